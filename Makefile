@@ -1,0 +1,47 @@
+# Two commands do everything: `make table` (later: the main job) and `make test`.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TYPED := build/typed
+SOURCES := $(shell git ls-files -co --exclude-standard -- 'ccfs/*' 'certificates/*' 'controllers/*' 'envs/*' 2>/dev/null)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup test lint types unit bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## create .venv with everything: torch, Safety-Gymnasium, OmniSafe, Stable-Baselines3
+
+# torch goes first so that its own CPU or CUDA companions are resolved; every other pin is complete, hence --no-deps.
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c requirements.txt torch numpy setuptools wheel
+	$(BIN)/python -m pip install -q --no-deps -r requirements.txt
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+test: lint types unit ## lint, type-check and run all tests
+
+lint: $(READY) ## ruff
+	$(BIN)/ruff check .
+
+# mypy cannot follow the folder mapping of an editable install, so it checks an installed copy.
+$(TYPED)/.ready: $(READY) $(SOURCES)
+	@rm -rf $(TYPED)
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --target $(TYPED) .
+	@touch $@
+
+types: $(TYPED)/.ready ## mypy --strict on the installed package
+	MYPYPATH=$(TYPED) $(BIN)/mypy --strict -p ccfs
+
+unit: $(READY) ## pytest alone
+	$(BIN)/python -m pytest -q
+
+bench: $(READY) ## speed as ratios, contenders alternating in one run
+	$(BIN)/python benchmarks/bench_binomial.py
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,27 @@
+"""The `ccfs` command: one typer application whose subcommands import what they need when they run."""
+
+from __future__ import annotations
+
+import typer
+
+from ccfs import __version__
+
+app = typer.Typer(
+    name="ccfs",
+    help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        typer.echo(f"ccfs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Hold the options that stand before a subcommand."""

@@ -1,0 +1,105 @@
+"""Argument checks shared by every certificate: acceptance written out and negated, so that NaN is refused."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from numbers import Real
+from typing import SupportsIndex
+
+import numpy as np
+
+__all__ = ["count", "delta", "finite", "nonnegative", "open_unit", "positive", "probability", "real", "tally"]
+
+
+def real(name: str, value: object) -> float:
+    """Return `value` as a float that may be infinite but not NaN; refuse bools, strings, arrays and None."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.floating, np.integer)):
+        raise TypeError(f"`{name}` must be a real number, got {value!r} of type {type(value).__name__}.")
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError(f"`{name}` must be a number, got nan. Check the computation that produced it.")
+    if math.isfinite(number) and number != value:
+        raise ValueError(f"`{name}` must be exactly representable as a double, got {value!r}. Pass a float.")
+    return number
+
+
+def finite(name: str, value: object) -> float:
+    """Return `value` as a finite float."""
+    number = real(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"`{name}` must be finite, got {number}.")
+    return number
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a finite float above zero."""
+    number = finite(name, value)
+    if not number > 0.0:
+        raise ValueError(f"`{name}` must be positive, got {number}.")
+    return number
+
+
+def nonnegative(name: str, value: object) -> float:
+    """Return `value` as a finite float at least zero."""
+    number = finite(name, value)
+    if not number >= 0.0:
+        raise ValueError(f"`{name}` must be at least 0, got {number}.")
+    return number
+
+
+def probability(name: str, value: object) -> float:
+    """Return `value` as a float in [0, 1]."""
+    number = real(name, value)
+    if not 0.0 <= number <= 1.0:
+        raise ValueError(f"`{name}` must be a probability in [0, 1], got {number}.")
+    return number
+
+
+def open_unit(name: str, value: object) -> float:
+    """Return `value` as a float in (0, 1)."""
+    number = real(name, value)
+    if not 0.0 < number < 1.0:
+        raise ValueError(f"`{name}` must be in (0, 1), got {number}.")
+    return number
+
+
+def delta(value: object) -> float:
+    """Return a failure probability in (0, 1)."""
+    number = real("delta", value)
+    if not 0.0 < number < 1.0:
+        raise ValueError(
+            f"`delta` must be in (0, 1), got {number}. It is the failure probability: 0.001 for 99.9% confidence."
+        )
+    return number
+
+
+def count(name: str, value: object, *, minimum: int = 0) -> int:
+    """Return `value` as an int at least `minimum`; refuse bools and floats, even whole ones."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"`{name}` must be an integer, got {value!r} of type {type(value).__name__}.")
+    number = operator.index(value)
+    if not number >= minimum:
+        raise ValueError(f"`{name}` must be at least {minimum}, got {number}.")
+    return number
+
+
+def tally(successes: object, trials: object) -> tuple[int, int]:
+    """Return (successes, trials) with 0 <= successes <= trials and trials >= 1."""
+    total = count("trials", trials, minimum=1)
+    hits = count("successes", successes)
+    if not hits <= total:
+        raise ValueError(f"`successes` must be at most `trials`, got {hits} of {total}.")
+    return hits, total
+
+
+def counts(name: str, values: Sequence[int] | np.ndarray, *, minimum_length: int = 2) -> tuple[int, ...]:
+    """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or not hasattr(values, "__getitem__"):
+        raise TypeError(f"`{name}` must be a sequence of integers, got {values!r} of type {type(values).__name__}.")
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension, got shape {values.shape}.")
+    if not len(values) >= minimum_length:
+        raise ValueError(f"`{name}` must hold at least {minimum_length} labels, got {len(values)}.")
+    return tuple(count(f"{name}[{i}]", value) for i, value in enumerate(values))

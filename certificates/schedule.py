@@ -1,0 +1,132 @@
+"""The law of one proposal block: how many proposals, how wide, how correlated, and what a shift of it costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+
+__all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
+
+
+def fraction_upper(value: Fraction) -> float:
+    """Return the least double that is at least `value`."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def fraction_lower(value: Fraction) -> float:
+    """Return the greatest double that is at most `value`."""
+    return -fraction_upper(-value)
+
+
+def kappa(count: int, rho: float) -> float:
+    """Return the energy multiplier of a block of `count` proposals with pairwise correlation `rho`, rounded up.
+
+    Paper, appendix on adaptive feasible trajectories: kappa = N / (1 + (N - 1) rho), the squared length of the
+    whitened all-ones direction. Shifting the block's common center by a vector costs kappa times its squared norm over
+    sigma squared; an upper rounding overstates the cost, so budgets derived from it are never too large.
+
+    Args:
+        count: N, proposals in a block, at least 1.
+        rho: correlation between two proposals of one block, in [0, 1).
+
+    >>> kappa(4, 0.0), kappa(1, 0.0)
+    (4.0, 1.0)
+    """
+    return fraction_upper(_kappa_exact(*_block(count, rho)))
+
+
+def rho_for_multiplier(count: int, multiplier: float) -> float:
+    """Return the correlation that gives `count` proposals the energy multiplier `multiplier`, rounded up.
+
+    Inverse of `kappa`: rho = (N / lambda - 1) / (N - 1). Rounding the correlation up means that the block drawn never
+    costs more than `multiplier`.
+
+    Args:
+        count: N, proposals in a block.
+        multiplier: lambda, in (1, N] for N > 1 and exactly 1 for N = 1.
+
+    >>> kappa(4, rho_for_multiplier(4, 1.05))
+    1.05
+    """
+    proposals = _checks.count("count", count, minimum=1)
+    factor = _checks.positive("multiplier", multiplier)
+    if proposals == 1:
+        if factor != 1.0:
+            raise ValueError(f"`multiplier` must be 1 for a single proposal, got {factor}.")
+        return 0.0
+    if not 1.0 < factor <= proposals:
+        raise ValueError(f"`multiplier` must be in (1, {proposals}] for {proposals} proposals, got {factor}.")
+    rho = fraction_upper((proposals / Fraction(factor) - 1) / (proposals - 1))
+    if not rho < 1.0:
+        raise ValueError(f"`multiplier` {factor} is too close to 1: the correlation would round to 1.")
+    return rho
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalSchedule:
+    """One proposal block: `count` Gaussian proposals of scale `sigma` around a center, pairwise correlation `rho`.
+
+    Assumes: fixed before sampling. Schedules may differ between steps, never with what was sampled.
+    """
+
+    count: int
+    sigma: float
+    rho: float = 0.0
+
+    def __post_init__(self) -> None:
+        count, rho = _block(self.count, self.rho)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "rho", rho)
+        object.__setattr__(self, "sigma", _checks.positive("sigma", self.sigma))
+
+    @classmethod
+    def from_multiplier(cls, count: int, sigma: float, multiplier: float) -> ProposalSchedule:
+        """Build the schedule whose `kappa` is `multiplier` (never above it, at most a rounding below)."""
+        return cls(count=count, sigma=sigma, rho=rho_for_multiplier(count, multiplier))
+
+    @property
+    def kappa(self) -> float:
+        """Energy multiplier of the block, rounded up."""
+        return kappa(self.count, self.rho)
+
+    @property
+    def charge(self) -> float:
+        """Energy of a shift of unit norm, kappa / sigma squared, rounded up."""
+        return fraction_upper(self.charge_exact)
+
+    @property
+    def charge_exact(self) -> Fraction:
+        """Energy of a shift of unit norm as an exact fraction of the stored doubles."""
+        return _kappa_exact(self.count, self.rho) / Fraction(self.sigma) ** 2
+
+    def sample_block(self, center: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw the complete block, shape (count, d): one shared innovation first, then one of its own per proposal.
+
+        The number of normals drawn never depends on what is accepted later: drawing until acceptance would change the
+        law that the theorem charges for.
+        """
+        shared = rng.standard_normal(center.shape[0])
+        own = rng.standard_normal((self.count, center.shape[0]))
+        noise = math.sqrt(self.rho) * shared + math.sqrt(1.0 - self.rho) * own
+        return np.asarray(center + self.sigma * noise, dtype=np.float64)
+
+
+def _block(count: object, rho: object) -> tuple[int, float]:
+    proposals = _checks.count("count", count, minimum=1)
+    correlation = _checks.finite("rho", rho)
+    if not 0.0 <= correlation < 1.0:
+        raise ValueError(f"`rho` must be in [0, 1), got {correlation}. `rho_for_multiplier` turns a multiplier into it.")
+    if proposals == 1 and correlation != 0.0:
+        raise ValueError(f"`rho` must be 0 for a single proposal, got {correlation}.")
+    return proposals, correlation
+
+
+def _kappa_exact(count: int, rho: float) -> Fraction:
+    return count / (1 + (count - 1) * Fraction(rho))

@@ -1,0 +1,1 @@
+"""Adapters that turn a trained policy into a proposal center, and the trained zoo."""
