@@ -122,7 +122,7 @@ def _block(count: object, rho: object) -> tuple[int, float]:
     proposals = _checks.count("count", count, minimum=1)
     correlation = _checks.finite("rho", rho)
     if not 0.0 <= correlation < 1.0:
-        raise ValueError(f"`rho` must be in [0, 1), got {correlation}. `rho_for_multiplier` turns a multiplier into it.")
+        raise ValueError(f"`rho` must be in [0, 1), got {correlation}. See `rho_for_multiplier`.")
     if proposals == 1 and correlation != 0.0:
         raise ValueError(f"`rho` must be 0 for a single proposal, got {correlation}.")
     return proposals, correlation
