@@ -1,0 +1,33 @@
+"""What the selector decided at one step: which proposal or fallback acts, or that nobody does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Selection", "Source"]
+
+
+class Source(Enum):
+    """Where the executed action came from."""
+
+    PROPOSAL = "proposal"
+    FALLBACK = "fallback"
+    ABSTAIN = "abstain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Selection:
+    """The outcome of one selection: the source, its index (proposal or fallback, -1 on abstention), and the action.
+
+    `skipped` names the fallbacks that raised or answered with something that is no finite action; it is part of the
+    public outcome, because a skipped fallback is something an auditor wants to see.
+    """
+
+    source: Source
+    index: int
+    action: NDArray[np.float64] | None
+    skipped: tuple[str, ...] = ()
