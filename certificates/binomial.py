@@ -1,0 +1,185 @@
+"""Confidence bounds for success probabilities from counts, each with the sampling premise under which it holds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from ccfs.certificates import _checks
+from ccfs.certificates.schedule import fraction_lower
+from ccfs.certificates.validated import (
+    anytime_root,
+    binomial_root,
+    binomial_upper_tail,
+    exact,
+    lower_float,
+    precision,
+    upper_float,
+)
+
+__all__ = [
+    "anytime_lower",
+    "bonferroni",
+    "clopper_pearson_lower",
+    "clopper_pearson_upper",
+    "cohort_lower",
+    "hoeffding_lower",
+    "winner_pvalue",
+]
+
+
+def clopper_pearson_lower(successes: int, trials: int, *, delta: float) -> float:
+    """Return a lower confidence bound on one success probability, exact up to the last bit.
+
+    With probability at least 1 - delta the bound is at most p. It is the p at which `successes` or more out of `trials`
+    has probability delta (Clopper and Pearson, 1934), as the greatest double proved not to exceed it.
+
+    Assumes: `trials` independent trials with the SAME success probability p, `trials` fixed in advance. For one trial at
+    each of several fixed starting points use `cohort_lower`; for a run that stops by looking at its results use
+    `anytime_lower`.
+
+    Args:
+        successes: observed successes.
+        trials: number of trials.
+        delta: failure probability.
+
+    Returns:
+        The bound, rounded down; 0 when nothing succeeded.
+
+    >>> clopper_pearson_lower(256, 256, delta=0.001) < 0.001 ** (1 / 256)
+    True
+    """
+    hits, total = _checks.tally(successes, trials)
+    level = _checks.delta(delta)
+    if hits == 0:
+        return 0.0
+    with precision():
+        return max(lower_float(binomial_root(hits, total, level)), 0.0)
+
+
+def clopper_pearson_upper(successes: int, trials: int, *, delta: float) -> float:
+    """Return an upper confidence bound on one success probability, exact up to the last bit.
+
+    With probability at least 1 - delta the bound is at least p: one minus the lower bound for failures, rounded up.
+
+    Assumes: as `clopper_pearson_lower`.
+
+    >>> clopper_pearson_upper(10, 10, delta=0.05)
+    1.0
+    """
+    hits, total = _checks.tally(successes, trials)
+    level = _checks.delta(delta)
+    if hits == total:
+        return 1.0
+    with precision():
+        return min(upper_float(1 - binomial_root(total - hits, total, level)), 1.0)
+
+
+def hoeffding_lower(successes: int, trials: int, *, delta: float) -> float:
+    """Return Hoeffding's lower confidence bound on the average success probability of the trials.
+
+    successes / trials - sqrt(log(1 / delta) / (2 trials)), never below 0 (Hoeffding, 1963). This is the bound of the
+    paper's SafetyPointGoal2 table; `cohort_lower` has the same premise and is never smaller when delta <= exp(-2 / trials).
+
+    Assumes: independent trials, `trials` fixed in advance; the success probabilities may differ.
+
+    >>> f"{hoeffding_lower(211, 256, delta=0.001 / 6):.3f}"
+    '0.694'
+    """
+    hits, total = _checks.tally(successes, trials)
+    level = _checks.delta(delta)
+    with precision():
+        slack = (-exact(level).log() / (2 * total)).sqrt()
+        return max(lower_float(exact(Fraction(hits, total)) - slack), 0.0)
+
+
+def cohort_lower(successes: int, trials: int, *, delta: float) -> float:
+    """Return a lower confidence bound on the average success probability of a fixed cohort.
+
+    min(clopper_pearson_lower(s, n, delta), max(s - 1, 0) / n), where s of n trials succeeded.
+
+    Proof. Let trial i succeed with probability p_i, P the average of the p_i, S the number of successes, and L(s) the
+    bound, which does not decrease with s. If L exceeds P at no s there is nothing to show. Else let c be the least s with
+    L(s) > P; the bound fails exactly when S >= c. From (c - 1) / n >= L(c) > P follows c - 1 >= n P, so Hoeffding
+    (1956, Theorem 4) gives P(S <= c - 1) >= P(Binomial(n, P) <= c - 1), that is, P(S >= c) <= P(Binomial(n, P) >= c).
+    The latter is at most delta because clopper_pearson_lower(c, n, delta) > P.
+
+    Why not Clopper-Pearson alone. Take two trials with p_1 = 0.1026 and p_2 = 0, so P = 0.0513. At delta = 0.1 the
+    Clopper-Pearson bound for 1 of 2 is 1 - sqrt(0.9) = 0.05132 > P, and it is issued with probability 0.1026 > delta.
+    Hoeffding's comparison of the sum with the binomial reverses next to the mean, and the second term keeps away from it.
+
+    Assumes: independent trials, one at each member of a cohort fixed in advance (one draw per reset seed), `trials`
+    fixed in advance. The claim is about the cohort's average and about no other starting point.
+
+    >>> f"{cohort_lower(211, 256, delta=0.001 / 6):.3f}"
+    '0.726'
+    """
+    hits, total = _checks.tally(successes, trials)
+    away_from_mean = fraction_lower(Fraction(max(hits - 1, 0), total))
+    return min(clopper_pearson_lower(hits, total, delta=delta), away_from_mean)
+
+
+def anytime_lower(successes: int, trials: int, *, delta: float, prior: tuple[float, float] = (0.5, 0.5)) -> float:
+    """Return a lower confidence bound that holds at every number of trials simultaneously.
+
+    For the true p, the ratio of the Beta(prior) mixture of likelihoods to the likelihood at p is a nonnegative martingale
+    that starts at 1. By Ville's inequality it ever reaches 1 / delta with probability at most delta. The bound is the
+    least p whose ratio is below 1 / delta, so a run may stop whenever it likes, for instance when the target is certified.
+
+    Assumes: independent trials with the same success probability, looked at in the order they were drawn; `prior` chosen
+    before the first. Not valid for a cohort of fixed starting points, whose success probabilities differ.
+
+    Args:
+        successes: successes so far.
+        trials: trials so far.
+        delta: failure probability over all stopping times.
+        prior: parameters of the mixing Beta distribution, both positive.
+
+    Returns:
+        The bound, rounded down.
+
+    >>> 0.2499 < anytime_lower(1, 1, delta=0.5) < 0.25
+    True
+    """
+    hits, total = _checks.tally(successes, trials)
+    level = _checks.delta(delta)
+    if not isinstance(prior, tuple) or len(prior) != 2:
+        raise TypeError(f"`prior` must be a pair (a, b) of positive numbers, got {prior!r}.")
+    weights = (_checks.positive("prior[0]", prior[0]), _checks.positive("prior[1]", prior[1]))
+    if hits == 0:
+        return 0.0
+    with precision():
+        return max(lower_float(anytime_root(hits, total, level, weights)), 0.0)
+
+
+def bonferroni(delta: float, count: int) -> float:
+    """Return the failure probability of each of `count` claims that together fail with probability at most delta.
+
+    >>> bonferroni(0.001, 64_000)
+    1.5625e-08
+    """
+    level = _checks.delta(delta)
+    share = fraction_lower(Fraction(level) / _checks.count("count", count, minimum=1))
+    if not share > 0.0:
+        raise ValueError(f"`delta` must leave each of {count} claims a positive share, got {level}.")
+    return share
+
+
+def winner_pvalue(winner: int, competitor: int) -> float:
+    """Return the exact one-sided p-value against "the winner's probability is at most the competitor's", rounded up.
+
+    Paper, endpoint confirmation: given how many draws carry either label, the winner's count is binomial with success
+    probability at most 1/2 under the hypothesis, so its upper tail at 1/2 is a valid p-value.
+
+    Assumes: independent draws; the two labels were named before these draws.
+
+    Args:
+        winner: draws that carry the declared winner.
+        competitor: draws that carry the other label.
+
+    >>> 0.125 <= winner_pvalue(3, 0) < 0.1251
+    True
+    """
+    won = _checks.count("winner", winner)
+    lost = _checks.count("competitor", competitor)
+    with precision():
+        return min(upper_float(binomial_upper_tail(won, won + lost, exact(0.5))), 1.0)

@@ -1,0 +1,130 @@
+"""The Gaussian comparison: what a shift of `mu` standard deviations can do to an event, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+
+from ccfs.certificates import _checks
+from ccfs.certificates.validated import exact, lower_float, normal_cdf, normal_quantile, precision, upper_float
+
+__all__ = ["event_lower", "event_upper", "kl", "radius", "radius_upper", "renyi", "total_variation"]
+
+
+def event_lower(p: float, mu: float) -> float:
+    """Return the least probability after a shift of size `mu` of an event that has probability at least `p` before.
+
+    Phi(Phi^-1(p) - mu), rounded down: the Gaussian event comparison of the paper's problem section, and the conclusion
+    of Theorem thm:adaptive-trajectory for predictable shifts whose energy is at most mu squared.
+
+    Assumes: the two laws are images, under one common causal program, of Gaussians whose whitened means differ by at
+    most `mu`. A conditional probability does not qualify (see `ccfs.certificates.filtered`).
+
+    >>> event_lower(0.5, 0.0), event_lower(0.0, 1.0), event_lower(1.0, 3.0)
+    (0.5, 0.0, 1.0)
+    """
+    probability = _checks.probability("p", p)
+    shift = _checks.nonnegative("mu", mu)
+    if probability in (0.0, 1.0) or shift == 0.0:
+        return probability
+    with precision():
+        return max(lower_float(normal_cdf(normal_quantile(exact(probability)) - exact(shift))), 0.0)
+
+
+def event_upper(p: float, mu: float) -> float:
+    """Return the greatest probability after a shift of size `mu` of an event that has probability at most `p` before.
+
+    Phi(Phi^-1(p) + mu), rounded up. Assumes: as `event_lower`.
+
+    >>> event_upper(0.5, 0.0), event_upper(0.0, 1.0), event_upper(1.0, 3.0)
+    (0.5, 0.0, 1.0)
+    """
+    probability = _checks.probability("p", p)
+    shift = _checks.nonnegative("mu", mu)
+    if probability in (0.0, 1.0) or shift == 0.0:
+        return probability
+    with precision():
+        return min(upper_float(normal_cdf(normal_quantile(exact(probability)) + exact(shift))), 1.0)
+
+
+def total_variation(mu: float) -> float:
+    """Return the greatest total variation distance of two laws at Gaussian distance `mu`: 2 Phi(mu / 2) - 1, rounded up.
+
+    Assumes: as `event_lower`.
+
+    >>> total_variation(0.0)
+    0.0
+    """
+    shift = _checks.nonnegative("mu", mu)
+    if shift == 0.0:
+        return 0.0
+    with precision():
+        return min(upper_float((exact(shift) / exact(8).sqrt()).erf()), 1.0)
+
+
+def kl(mu: float) -> float:
+    """Return the greatest KL divergence, in either direction, of two laws at Gaussian distance `mu`: mu^2 / 2, rounded up.
+
+    >>> kl(2.0)
+    2.0
+    """
+    return renyi(mu, 1.0)
+
+
+def renyi(mu: float, order: float) -> float:
+    """Return the greatest Renyi divergence of `order` of two laws at Gaussian distance `mu`: order mu^2 / 2, rounded up.
+
+    Assumes: as `event_lower`. Order 1 is the KL divergence. Infinite when the value exceeds every double.
+
+    >>> renyi(1.0, 2.0)
+    1.0
+    """
+    shift = _checks.nonnegative("mu", mu)
+    factor = _checks.positive("order", order)
+    with precision():
+        return upper_float(exact(factor) * exact(shift) ** 2 / 2)
+
+
+def radius(lower_a: float, upper_b: float, sigma: float) -> float:
+    """Return how far a Gaussian center may move before event B can become as likely as event A, rounded down.
+
+    sigma / 2 [Phi^-1(lower_a) - Phi^-1(upper_b)], and 0 unless lower_a > upper_b. The decision is constant in the OPEN
+    ball. Infinite when A is certain or B impossible: then they stay so at every center.
+
+    Assumes: lower_a and upper_b bound the probabilities of two events fixed in the space of the Gaussian draw, under the
+    isotropic Gaussian of scale `sigma`.
+
+    Args:
+        lower_a: lower bound on the probability of the selected event.
+        upper_b: upper bound on the probability of every competing event.
+        sigma: Gaussian scale, in the units of the returned radius.
+
+    >>> radius(0.5, 0.5, 1.0)
+    0.0
+    """
+    lower = _checks.probability("lower_a", lower_a)
+    upper = _checks.probability("upper_b", upper_b)
+    scale = _checks.positive("sigma", sigma)
+    if not lower > upper:
+        return 0.0
+    if lower == 1.0 or upper == 0.0:
+        return math.inf
+    with precision():
+        gap = normal_quantile(exact(lower)) - normal_quantile(exact(upper))
+        return max(lower_float(exact(scale) / 2 * gap), 0.0)
+
+
+def radius_upper(upper_a: float, lower_b: float, sigma: float) -> float:
+    """Return an upper bound on what `radius` gives at the true probabilities, for comparing certificates; rounded up.
+
+    Assumes: upper_a and lower_b bound the two probabilities from the OTHER sides than in `radius`.
+    """
+    upper = _checks.probability("upper_a", upper_a)
+    lower = _checks.probability("lower_b", lower_b)
+    scale = _checks.positive("sigma", sigma)
+    if not upper > lower:
+        return 0.0
+    if upper == 1.0 or lower == 0.0:
+        return math.inf
+    with precision():
+        gap = normal_quantile(exact(upper)) - normal_quantile(exact(lower))
+        return upper_float(exact(scale) / 2 * gap)

@@ -1,0 +1,191 @@
+"""Arb enclosures behind every certificate, and their rounding to the double on the safe side.
+
+A ball that comes out of Arb contains the exact value whatever the working precision; more bits only make it narrower.
+So nothing here can be unsound by lack of precision, only loose, and SciPy's answers serve as starting points only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+
+from flint import arb, ctx, fmpq
+from scipy import special
+
+__all__ = [
+    "anytime_root",
+    "binomial_root",
+    "binomial_upper_tail",
+    "exact",
+    "lower_float",
+    "normal_cdf",
+    "normal_quantile",
+    "precision",
+    "upper_float",
+]
+
+WORKING_BITS = 128
+_ENOUGH_BITS = 60  # a ball this narrow straddles at most one double
+_NEWTON_STEPS = 40
+
+
+@contextmanager
+def precision(bits: int = WORKING_BITS) -> Iterator[None]:
+    """Work with at least `bits` bits inside the block."""
+    with ctx.workprec(max(bits, int(ctx.prec))):
+        yield
+
+
+def exact(value: int | float | Fraction) -> arb:
+    """Return the ball of an exactly known number: a point for ints and doubles, the tightest ball for fractions."""
+    if isinstance(value, Fraction):
+        return arb(fmpq(value.numerator, value.denominator))
+    return arb(value)
+
+
+def lower_float(ball: arb) -> float:
+    """Return the greatest double that is at most every point of `ball`."""
+    bound = _finite(ball).lower()
+    nearest = float(bound)
+    while arb(nearest) > bound:
+        nearest = math.nextafter(nearest, -math.inf)
+    return nearest
+
+
+def upper_float(ball: arb) -> float:
+    """Return the least double that is at least every point of `ball`."""
+    return -lower_float(-ball)
+
+
+def normal_cdf(x: arb) -> arb:
+    """Enclose the standard normal distribution function at `x`."""
+    return (-x / arb(2).sqrt()).erfc() / 2
+
+
+def normal_quantile(p: arb) -> arb:
+    """Enclose the standard normal quantile at `p`, inside (0, 1)."""
+    return -arb(2).sqrt() * (2 * p).erfcinv()
+
+
+def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
+    """Enclose P(Binomial(trials, p) >= successes) for an exact `p` inside (0, 1).
+
+    The terms from `successes` upward have decreasing ratios r, so that what is left after a term t with r < 1 is between
+    0 and t r / (1 - r). Below the mean the other tail is summed instead, with successes and failures exchanged.
+    """
+    if successes <= 0:
+        return arb(1)
+    if successes > trials:
+        return arb(0)
+    if successes < trials * float(p):
+        return 1 - binomial_upper_tail(trials - successes + 1, trials, 1 - p)
+    odds = p / (1 - p)
+    small = arb(2) ** -(_ENOUGH_BITS + 8)
+    term, total, rest = arb(1), arb(1), arb(0)
+    for done in range(successes, trials):
+        ratio = odds * (trials - done) / (done + 1)
+        if done % 8 == 0 and ratio < 1:
+            rest = term * ratio / (1 - ratio)
+            if rest < total * small:
+                break
+        term *= ratio
+        total += term
+    else:
+        rest = arb(0)
+    leading = _log_binomial(trials, successes) + successes * p.log() + (trials - successes) * (1 - p).log()
+    return leading.exp() * total.union(total + rest)
+
+
+def binomial_root(successes: int, trials: int, delta: float) -> arb:
+    """Enclose the p with P(Binomial(trials, p) >= successes) = delta, for 1 <= successes <= trials."""
+    level = exact(delta)
+    if successes == trials:
+        return (level.log() / trials).exp()
+    if successes == 1:
+        return -((-level).log1p() / trials).expm1()
+    failures = trials - successes
+    log_scale = _log_binomial(trials, successes) + arb(successes).log()
+
+    def slope(p: arb) -> arb:
+        return (log_scale + (successes - 1) * p.log() + failures * (1 - p).log()).exp()
+
+    return _newton(
+        lambda p: binomial_upper_tail(successes, trials, p) - level,
+        slope,
+        float(special.betaincinv(successes, failures + 1, delta)),
+    )
+
+
+def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, float]) -> arb:
+    """Enclose the p below successes / trials at which the beta mixture's likelihood ratio against p is 1 / delta.
+
+    The logarithm of that ratio falls strictly from infinity to at most 0 on (0, successes / trials]. A root below
+    1e-300 is reported as the ball [0, 1e-300].
+    """
+    failures = trials - successes
+    a, b = prior
+    evidence = _log_beta(exact(a) + successes, exact(b) + failures) - _log_beta(exact(a), exact(b)) + exact(delta).log()
+    offset = float(evidence)
+
+    def excess(log_p: float) -> float:
+        p = math.exp(log_p)
+        return offset - successes * log_p - float(special.xlog1py(failures, -p))
+
+    low, high = math.log(1e-300), math.log(successes / trials)
+    if not excess(low) > 0.0:
+        return arb(0).union(arb(1e-300))
+    while high - low > 1e-13 * abs(low):
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if excess(middle) > 0.0 else (low, middle)
+
+    def value(p: arb) -> arb:
+        return evidence - successes * p.log() - (failures * (1 - p).log() if failures else 0)
+
+    return _newton(value, lambda p: failures / (1 - p) - successes / p, math.exp(low))
+
+
+def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: float) -> arb:
+    """Enclose the root in (0, 1) of a strictly monotone function by interval Newton steps from `guess`.
+
+    If the Newton image of a ball X around the guess, guess - value(guess) / slope(X), lies inside X, then it contains the
+    root (mean value theorem); nothing is returned without that.
+    """
+    point = min(max(guess, 1e-300), 1.0 - 2.0**-53) if math.isfinite(guess) else 0.5
+    enclosure: arb | None = None
+    for _ in range(_NEWTON_STEPS):
+        here = arb(point)
+        residual = value(here)
+        step = -residual / slope(here)
+        candidate = arb(point, float(step.abs_upper()) * 2.0 + point * 2.0**-60)
+        image = here - residual / slope(candidate)
+        if candidate.contains_interior(image):
+            enclosure = image if enclosure is None else enclosure.intersection(image)
+            if enclosure.rel_accuracy_bits() >= _ENOUGH_BITS:
+                return enclosure
+        following = float((here + step).mid())
+        if not 0.0 < following < 1.0:
+            following = point / 2 if not following > 0.0 else (1.0 + point) / 2
+        if following == point and enclosure is not None:
+            return enclosure
+        point = following
+    if enclosure is None:
+        raise ArithmeticError(f"no proved enclosure of the root near {guess}; no bound is issued")
+    return enclosure
+
+
+def _log_binomial(trials: int, successes: int) -> arb:
+    return arb(trials + 1).lgamma() - arb(successes + 1).lgamma() - arb(trials - successes + 1).lgamma()
+
+
+def _log_beta(a: arb, b: arb) -> arb:
+    return a.lgamma() + b.lgamma() - (a + b).lgamma()
+
+
+def _finite(ball: arb) -> arb:
+    if not ball.is_finite():
+        raise ArithmeticError(f"the enclosure {ball} is not finite; no bound is issued")
+    return ball
