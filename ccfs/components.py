@@ -1,0 +1,64 @@
+"""Small verifiers and fallbacks that need no environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ccfs.protocols import Flags, Vector
+
+__all__ = ["AcceptAll", "BoxVerifier", "CenterFallback", "FixedFallback"]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptAll:
+    """Accept every finite action (the selector itself rejects the others)."""
+
+    def accepts(self, observation: Vector, actions: Vector) -> Flags:
+        """Return all True."""
+        return np.ones(len(actions), dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxVerifier:
+    """Accept the actions inside a fixed box, whatever is observed."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        if len(self.low) != len(self.high) or not all(a <= b for a, b in zip(self.low, self.high, strict=True)):
+            raise ValueError(f"`low` must be at most `high` in every coordinate, got {self.low} and {self.high}.")
+
+    def accepts(self, observation: Vector, actions: Vector) -> Flags:
+        """Return which actions lie in the box, edges included."""
+        inside = (actions >= np.asarray(self.low)) & (actions <= np.asarray(self.high))
+        return np.asarray(inside.all(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class CenterFallback:
+    """Act as the controller's clipped center: the paper's fallback (declare it `unverified` to have it as there)."""
+
+    def action(self, observation: Vector, center: Vector) -> Vector:
+        """Return the center."""
+        return center
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFallback:
+    """Always the same action: a brake, a stop."""
+
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+        if not (self.values and np.isfinite(self.values).all()):
+            raise ValueError(f"`values` must be finite numbers, got {self.values}.")
+
+    def action(self, observation: Vector, center: Vector) -> Vector:
+        """Return the fixed action."""
+        return np.array(self.values)

@@ -1,0 +1,110 @@
+"""The fixed causal program: clip the center, map the candidates, verify, fall back in order, or abstain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ccfs.protocols import Fallback, Vector, Verifier
+
+__all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
+
+CandidateMap = Callable[[Vector], Vector]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FallbackEntry:
+    """One fallback with its name. `unverified` declares that it runs without the verifier's consent.
+
+    The declaration is part of the protocol hash and stands on the certificate.
+    """
+
+    name: str
+    fallback: Fallback
+    unverified: bool = False
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name):
+            raise TypeError(f"`name` must be a non-empty string, got {self.name!r}.")
+        if not isinstance(self.fallback, Fallback):
+            raise TypeError(f"`fallback` must have `action(observation, center)`, got {self.fallback!r}.")
+        if not isinstance(self.unverified, bool):
+            raise TypeError(f"`unverified` must be True or False, got {self.unverified!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CausalProgram:
+    """Everything between the controller's center and the executed action, fixed before sampling.
+
+    Paper, theorem on adaptive feasible trajectories: center map, candidate map, verifier and fallbacks are one common
+    kernel of the nominal and of the shifted law. A component that reads the shift, the clock or a generator of its own
+    breaks that premise, and no certificate holds.
+
+    Args:
+        low: least action, shape (d,); entries may be -inf.
+        high: greatest action, shape (d,); entries may be inf.
+        verifier: says which actions may run.
+        fallbacks: asked in this order when no proposal was accepted.
+        clip_center: clip the controller's center to the action box, so that a unit of budget is a unit of action.
+            Turning it off is recorded on the certificate.
+        candidate_map: maps proposals, shape (n, d), to candidate actions; None clips to the action box.
+    """
+
+    low: Vector
+    high: Vector
+    verifier: Verifier
+    fallbacks: tuple[FallbackEntry, ...] = ()
+    clip_center: bool = True
+    candidate_map: CandidateMap | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            bound = np.array(getattr(self, name), dtype=np.float64)
+            if bound.ndim != 1 or not bound.size >= 1:
+                raise ValueError(f"`{name}` must have shape (d,) with d >= 1, got shape {bound.shape}.")
+            bound.flags.writeable = False
+            object.__setattr__(self, name, bound)
+        if self.low.shape != self.high.shape or not np.all(self.low < self.high):
+            raise ValueError(f"`low` must be below `high` in every coordinate, got {self.low} and {self.high}.")
+        if not isinstance(self.verifier, Verifier):
+            raise TypeError(f"`verifier` must have `accepts(observation, actions)`, got {self.verifier!r}.")
+        object.__setattr__(self, "fallbacks", tuple(self.fallbacks))
+        if not all(isinstance(entry, FallbackEntry) for entry in self.fallbacks):
+            raise TypeError("`fallbacks` must hold FallbackEntry(name=..., fallback=...) values.")
+        names = [entry.name for entry in self.fallbacks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"`fallbacks` must have different names, got {names}.")
+        if not isinstance(self.clip_center, bool):
+            raise TypeError(f"`clip_center` must be True or False, got {self.clip_center!r}.")
+        if self.candidate_map is not None and not callable(self.candidate_map):
+            raise TypeError(f"`candidate_map` must be callable or None, got {self.candidate_map!r}.")
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of an action."""
+        return int(self.low.size)
+
+    @property
+    def unverified_fallbacks(self) -> tuple[str, ...]:
+        """Names of the entries that run without the verifier's consent."""
+        return tuple(entry.name for entry in self.fallbacks if entry.unverified)
+
+    def to_box(self, values: Vector) -> Vector:
+        """Clip a vector or a block of vectors to the action box."""
+        return np.minimum(np.maximum(values, self.low), self.high)
+
+    def center(self, center: object) -> Vector:
+        """Return the center as a fresh float64 vector, clipped unless declared otherwise.
+
+        A NaN stays NaN (its proposals are all rejected); a wrong shape or kind is a programming error and raises.
+        """
+        vector = np.array(center, dtype=np.float64)
+        if vector.shape != self.low.shape:
+            raise ValueError(f"`center` must have shape {self.low.shape}, got {vector.shape}.")
+        return self.to_box(vector) if self.clip_center else vector
+
+    def candidates(self, block: Vector) -> Vector:
+        """Map a block of proposals, shape (n, d), to candidate actions of the same shape."""
+        return self.to_box(block) if self.candidate_map is None else self.candidate_map(block)

@@ -1,0 +1,107 @@
+"""The totalised selector: whatever a component raises or answers, no action runs that was not allowed to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ccfs.program import CausalProgram
+from ccfs.protocols import Flags, Observer, Vector
+from ccfs.selection import Selection, Source
+
+__all__ = ["Selector"]
+
+
+class Selector:
+    """Runs one causal program over the steps of an episode.
+
+    Paper, Algorithm 2, inner loop: the first accepted proposal in index order, else the first accepted fallback in
+    declared order, else abstention. Total by construction: an `Exception` of a component counts as its refusal.
+    """
+
+    def __init__(self, program: CausalProgram) -> None:
+        self._program = program
+        parts = [program.verifier, *(entry.fallback for entry in program.fallbacks)]
+        self._observers: list[Observer] = []
+        for part in parts:
+            if isinstance(part, Observer) and not any(part is known for known in self._observers):
+                self._observers.append(part)
+        self._broken: set[int] = set()
+
+    def reset(self) -> None:
+        """Tell every component with memory that a new episode begins; a component that raises here raises out."""
+        self._broken.clear()
+        for observer in self._observers:
+            observer.reset()
+
+    def observe(self, observation: Vector) -> None:
+        """Show the observation of a new step once to every component with memory."""
+        for observer in self._observers:
+            if id(observer) not in self._broken:
+                try:
+                    observer.observe(_copy(observation))
+                except Exception:
+                    self._broken.add(id(observer))
+
+    def select(self, observation: Vector, center: Vector, block: Vector) -> Selection:
+        """Return the decision for one block of proposals, shape (n, d), around the (unshifted) `center`."""
+        candidates = self._candidates(block)
+        if candidates is not None:
+            accepted = self._accepted(observation, candidates)
+            if accepted.any():
+                index = int(accepted.argmax())
+                return Selection(source=Source.PROPOSAL, index=index, action=candidates[index].copy())
+        return self._fall_back(observation, center)
+
+    def _fall_back(self, observation: Vector, center: Vector) -> Selection:
+        skipped: list[str] = []
+        for index, entry in enumerate(self._program.fallbacks):
+            action = self._fallback_action(index, observation, center)
+            if action is None:
+                skipped.append(entry.name)
+            elif entry.unverified or self._accepted(observation, action)[0]:
+                return Selection(source=Source.FALLBACK, index=index, action=action[0].copy(), skipped=tuple(skipped))
+        return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
+
+    def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | None:
+        """Return the entry's mapped action as a block of one, or None when there is no finite one."""
+        fallback = self._program.fallbacks[index].fallback
+        if id(fallback) in self._broken:
+            return None
+        try:
+            answer = np.array(fallback.action(_copy(observation), center.copy()))
+            if answer.shape != center.shape or answer.dtype.kind not in "fiu":
+                return None
+            action = self._candidates(answer.astype(np.float64)[None])
+        except Exception:
+            return None
+        return action if action is not None and np.isfinite(action).all() else None
+
+    def _candidates(self, block: Vector) -> Vector | None:
+        """Return the candidates, or None when the candidate map fails."""
+        try:
+            candidates = self._program.candidates(block.copy())
+        except Exception:
+            return None
+        if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
+            return None
+        return candidates
+
+    def _accepted(self, observation: Vector, candidates: Vector) -> Flags:
+        """Return which candidates may run: finite, and accepted by a verifier that answered properly."""
+        nobody = np.zeros(len(candidates), dtype=np.bool_)
+        verifier = self._program.verifier
+        if id(verifier) in self._broken:
+            return nobody
+        try:
+            # The verifier gets copies: it can change neither what runs nor what the others see.
+            flags = verifier.accepts(_copy(observation), candidates.copy())
+            # An exact ndarray of bool: a subclass could answer differently each time it is asked.
+            if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != nobody.shape:
+                return nobody
+            return np.asarray(flags & np.isfinite(candidates).all(axis=1))
+        except Exception:
+            return nobody
+
+
+def _copy(observation: Vector) -> Vector:
+    return observation.copy()
