@@ -9,8 +9,9 @@ from numbers import Real
 from typing import SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["count", "delta", "finite", "nonnegative", "open_unit", "positive", "probability", "real", "tally"]
+__all__ = ["count", "counts", "delta", "finite", "nonnegative", "open_unit", "positive", "probability", "real", "tally"]
 
 
 def real(name: str, value: object) -> float:
@@ -94,7 +95,7 @@ def tally(successes: object, trials: object) -> tuple[int, int]:
     return hits, total
 
 
-def counts(name: str, values: Sequence[int] | np.ndarray, *, minimum_length: int = 2) -> tuple[int, ...]:
+def counts(name: str, values: Sequence[int] | NDArray[np.integer], *, minimum_length: int = 2) -> tuple[int, ...]:
     """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or not hasattr(values, "__getitem__"):
         raise TypeError(f"`{name}` must be a sequence of integers, got {values!r} of type {type(values).__name__}.")

@@ -33,8 +33,8 @@ def clopper_pearson_lower(successes: int, trials: int, *, delta: float) -> float
     With probability at least 1 - delta the bound is at most p. It is the p at which `successes` or more out of `trials`
     has probability delta (Clopper and Pearson, 1934), as the greatest double proved not to exceed it.
 
-    Assumes: `trials` independent trials with the SAME success probability p, `trials` fixed in advance. For one trial at
-    each of several fixed starting points use `cohort_lower`; for a run that stops by looking at its results use
+    Assumes: `trials` independent trials with the SAME success probability p, `trials` fixed in advance. For one trial
+    at each of several fixed starting points use `cohort_lower`; for a run that stops by looking at its results use
     `anytime_lower`.
 
     Args:
@@ -78,7 +78,8 @@ def hoeffding_lower(successes: int, trials: int, *, delta: float) -> float:
     """Return Hoeffding's lower confidence bound on the average success probability of the trials.
 
     successes / trials - sqrt(log(1 / delta) / (2 trials)), never below 0 (Hoeffding, 1963). This is the bound of the
-    paper's SafetyPointGoal2 table; `cohort_lower` has the same premise and is never smaller when delta <= exp(-2 / trials).
+    paper's SafetyPointGoal2 table; `cohort_lower` has the same premise and is never smaller when delta <= exp(-2 /
+    trials).
 
     Assumes: independent trials, `trials` fixed in advance; the success probabilities may differ.
 
@@ -98,14 +99,15 @@ def cohort_lower(successes: int, trials: int, *, delta: float) -> float:
     min(clopper_pearson_lower(s, n, delta), max(s - 1, 0) / n), where s of n trials succeeded.
 
     Proof. Let trial i succeed with probability p_i, P the average of the p_i, S the number of successes, and L(s) the
-    bound, which does not decrease with s. If L exceeds P at no s there is nothing to show. Else let c be the least s with
-    L(s) > P; the bound fails exactly when S >= c. From (c - 1) / n >= L(c) > P follows c - 1 >= n P, so Hoeffding
-    (1956, Theorem 4) gives P(S <= c - 1) >= P(Binomial(n, P) <= c - 1), that is, P(S >= c) <= P(Binomial(n, P) >= c).
-    The latter is at most delta because clopper_pearson_lower(c, n, delta) > P.
+    bound, which does not decrease with s. If L exceeds P at no s there is nothing to show. Else let c be the least s
+    with L(s) > P; the bound fails exactly when S >= c. From (c - 1) / n >= L(c) > P follows c - 1 >= n P, so
+    Hoeffding (1956, Theorem 4) gives P(S <= c - 1) >= P(Binomial(n, P) <= c - 1), that is, P(S >= c) <= P(Binomial(n,
+    P) >= c). The latter is at most delta because clopper_pearson_lower(c, n, delta) > P.
 
     Why not Clopper-Pearson alone. Take two trials with p_1 = 0.1026 and p_2 = 0, so P = 0.0513. At delta = 0.1 the
     Clopper-Pearson bound for 1 of 2 is 1 - sqrt(0.9) = 0.05132 > P, and it is issued with probability 0.1026 > delta.
-    Hoeffding's comparison of the sum with the binomial reverses next to the mean, and the second term keeps away from it.
+    Hoeffding's comparison of the sum with the binomial reverses next to the mean, and the second term keeps away from
+    it.
 
     Assumes: independent trials, one at each member of a cohort fixed in advance (one draw per reset seed), `trials`
     fixed in advance. The claim is about the cohort's average and about no other starting point.
@@ -121,12 +123,13 @@ def cohort_lower(successes: int, trials: int, *, delta: float) -> float:
 def anytime_lower(successes: int, trials: int, *, delta: float, prior: tuple[float, float] = (0.5, 0.5)) -> float:
     """Return a lower confidence bound that holds at every number of trials simultaneously.
 
-    For the true p, the ratio of the Beta(prior) mixture of likelihoods to the likelihood at p is a nonnegative martingale
-    that starts at 1. By Ville's inequality it ever reaches 1 / delta with probability at most delta. The bound is the
-    least p whose ratio is below 1 / delta, so a run may stop whenever it likes, for instance when the target is certified.
+    For the true p, the ratio of the Beta(prior) mixture of likelihoods to the likelihood at p is a nonnegative
+    martingale that starts at 1. By Ville's inequality it ever reaches 1 / delta with probability at most delta. The
+    bound is the least p whose ratio is below 1 / delta, so a run may stop whenever it likes, for instance when the
+    target is certified.
 
-    Assumes: independent trials with the same success probability, looked at in the order they were drawn; `prior` chosen
-    before the first. Not valid for a cohort of fixed starting points, whose success probabilities differ.
+    Assumes: independent trials with the same success probability, looked at in the order they were drawn; `prior`
+    chosen before the first. Not valid for a cohort of fixed starting points, whose success probabilities differ.
 
     Args:
         successes: successes so far.

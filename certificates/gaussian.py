@@ -47,7 +47,7 @@ def event_upper(p: float, mu: float) -> float:
 
 
 def total_variation(mu: float) -> float:
-    """Return the greatest total variation distance of two laws at Gaussian distance `mu`: 2 Phi(mu / 2) - 1, rounded up.
+    """Return the greatest total variation of two laws at Gaussian distance `mu`: 2 Phi(mu / 2) - 1, rounded up.
 
     Assumes: as `event_lower`.
 
@@ -62,7 +62,7 @@ def total_variation(mu: float) -> float:
 
 
 def kl(mu: float) -> float:
-    """Return the greatest KL divergence, in either direction, of two laws at Gaussian distance `mu`: mu^2 / 2, rounded up.
+    """Return the greatest KL divergence, either way, of two laws at Gaussian distance `mu`: mu^2 / 2, rounded up.
 
     >>> kl(2.0)
     2.0
@@ -71,7 +71,7 @@ def kl(mu: float) -> float:
 
 
 def renyi(mu: float, order: float) -> float:
-    """Return the greatest Renyi divergence of `order` of two laws at Gaussian distance `mu`: order mu^2 / 2, rounded up.
+    """Return the greatest Renyi divergence of two laws at Gaussian distance `mu`: order mu^2 / 2, rounded up.
 
     Assumes: as `event_lower`. Order 1 is the KL divergence. Infinite when the value exceeds every double.
 
@@ -90,8 +90,8 @@ def radius(lower_a: float, upper_b: float, sigma: float) -> float:
     sigma / 2 [Phi^-1(lower_a) - Phi^-1(upper_b)], and 0 unless lower_a > upper_b. The decision is constant in the OPEN
     ball. Infinite when A is certain or B impossible: then they stay so at every center.
 
-    Assumes: lower_a and upper_b bound the probabilities of two events fixed in the space of the Gaussian draw, under the
-    isotropic Gaussian of scale `sigma`.
+    Assumes: lower_a and upper_b bound the probabilities of two events fixed in the space of the Gaussian draw, under
+    the isotropic Gaussian of scale `sigma`.
 
     Args:
         lower_a: lower bound on the probability of the selected event.

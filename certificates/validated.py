@@ -72,8 +72,9 @@ def normal_quantile(p: arb) -> arb:
 def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
     """Enclose P(Binomial(trials, p) >= successes) for an exact `p` inside (0, 1).
 
-    The terms from `successes` upward have decreasing ratios r, so that what is left after a term t with r < 1 is between
-    0 and t r / (1 - r). Below the mean the other tail is summed instead, with successes and failures exchanged.
+    The terms from `successes` upward have decreasing ratios r, so that what is left after a term t with r < 1 is
+    between 0 and t r / (1 - r). Below the mean the other tail is summed instead, with successes and failures
+    exchanged.
     """
     if successes <= 0:
         return arb(1)
@@ -151,8 +152,8 @@ def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, 
 def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: float) -> arb:
     """Enclose the root in (0, 1) of a strictly monotone function by interval Newton steps from `guess`.
 
-    If the Newton image of a ball X around the guess, guess - value(guess) / slope(X), lies inside X, then it contains the
-    root (mean value theorem); nothing is returned without that.
+    If the Newton image of a ball X around the guess, guess - value(guess) / slope(X), lies inside X, then it contains
+    the root (mean value theorem); nothing is returned without that.
     """
     point = min(max(guess, 1e-300), 1.0 - 2.0**-53) if math.isfinite(guess) else 0.5
     enclosure: arb | None = None

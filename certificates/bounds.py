@@ -1,0 +1,51 @@
+"""The rules that turn successes and trials into a lower bound, each with the sampling premise it needs, in words."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
+
+__all__ = ["Bound"]
+
+
+class Bound(Enum):
+    """A rule that turns successes and trials into a lower bound, with the sampling premise it needs."""
+
+    HOEFFDING = "hoeffding"
+    COHORT = "cohort"
+    CLOPPER_PEARSON = "clopper-pearson"
+    ANYTIME = "anytime"
+
+    @property
+    def premise(self) -> str:
+        """What the caller must have done when sampling, in words for the certificate."""
+        return _PREMISES[self]
+
+    def lower(self, successes: int, trials: int, *, delta: float) -> float:
+        """Return the lower confidence bound of this rule."""
+        return _RULES[self](successes, trials, delta=delta)
+
+
+_RULES = {
+    Bound.HOEFFDING: hoeffding_lower,
+    Bound.COHORT: cohort_lower,
+    Bound.CLOPPER_PEARSON: clopper_pearson_lower,
+    Bound.ANYTIME: anytime_lower,
+}
+_COHORT_PREMISE = (
+    "One independent nominal trajectory for each member of a cohort of initial states fixed before sampling. "
+    "The probability is the cohort's average; no claim is made about other initial states."
+)
+_PREMISES = {
+    Bound.HOEFFDING: _COHORT_PREMISE,
+    Bound.COHORT: _COHORT_PREMISE,
+    Bound.CLOPPER_PEARSON: (
+        "Independent nominal trajectories with independent draws from one initial law; their number was fixed before "
+        "sampling."
+    ),
+    Bound.ANYTIME: (
+        "Independent nominal trajectories with independent draws from one initial law, counted in the order drawn; "
+        "the run may have stopped at any time, also because of its results."
+    ),
+}

@@ -1,0 +1,316 @@
+"""Certificates for trajectory events: from success counts to the shift energy under which the event stays likely."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+from ccfs.certificates._documents import CertificateError, decode_float, encode_float, read_document
+from ccfs.certificates.binomial import bonferroni
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.schedule import ProposalSchedule, fraction_upper, kappa, rho_for_multiplier
+from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
+
+__all__ = [
+    "Bound",
+    "CertificateError",
+    "TrajectoryCertificate",
+    "budget",
+    "certify_event",
+    "energy",
+    "kappa",
+    "mu_certified",
+    "rho_for_multiplier",
+]
+
+_FORMAT = "ccfs-trajectory-certificate"
+_VERSION = 1
+_DERIVED = ("premise", "budget", "charges")
+
+
+def mu_certified(p_lower: float, target: float) -> float | None:
+    """Return the greatest mu with event_lower(p_lower, mu) >= target, rounded down; None when p_lower < target.
+
+    Paper, Algorithm alg:ccfs-trajectory: Phi^-1(p_lower) - Phi^-1(target). None says that the target is not certified
+    even without any shift; 0.0 says that it is certified at no shift.
+
+    Args:
+        p_lower: valid lower bound on the nominal event probability.
+        target: q, in (0, 1).
+
+    >>> mu_certified(0.5, 0.5), mu_certified(0.4, 0.5)
+    (0.0, None)
+    """
+    lower = _checks.probability("p_lower", p_lower)
+    level = _checks.open_unit("target", target)
+    if lower < level:
+        return None
+    if lower == level:
+        return 0.0
+    if lower == 1.0:
+        return math.inf
+    with precision():
+        return max(lower_float(normal_quantile(exact(lower)) - normal_quantile(exact(level))), 0.0)
+
+
+def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> float | None:
+    """Return the certified Euclidean shift budget B = sigma mu / sqrt(kappa), rounded down; None when p_lower < target.
+
+    Every predictable shift sequence whose squared norms add up to at most B^2 keeps the event's probability at least
+    `target` (Theorem thm:adaptive-trajectory with a constant schedule).
+
+    >>> f"{budget(0.6938, 0.5, sigma=0.2, kappa=1.05):.4f}"
+    '0.0989'
+    """
+    scale = _checks.positive("sigma", sigma)
+    multiplier = _checks.positive("kappa", kappa)
+    if not multiplier >= 1.0:
+        raise ValueError(
+            f"`kappa` must be at least 1, got {multiplier}. `ccfs.certificates.trajectory.kappa` gives it."
+        )
+    mu = mu_certified(p_lower, target)
+    return None if mu is None else _ball(mu, Fraction(multiplier) / Fraction(scale) ** 2)
+
+
+def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> float:
+    """Return the energy of a shift sequence, the sum of kappa_t |shift_t|^2 / sigma_t^2, rounded up.
+
+    Args:
+        shifts: array [steps, dim], in the units of the proposal centers.
+        schedule: one schedule for all steps, or one per step.
+
+    >>> energy(np.array([[0.2, 0.0], [0.0, 0.2]]), ProposalSchedule(count=1, sigma=0.2))
+    2.0
+    """
+    table = np.asarray(shifts)
+    if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
+        raise TypeError(f"`shifts` must be a float array [steps, dim], got {table.dtype} of shape {table.shape}.")
+    if not np.isfinite(table).all():
+        raise ValueError("`shifts` must be finite, got nan or infinity. Refuse such a shift before charging it.")
+    schedules = _schedules(schedule)
+    if len(schedules) not in (1, len(table)):
+        raise ValueError(
+            f"`schedule` must be one schedule or one per step, got {len(schedules)} for {len(table)} steps."
+        )
+    charges = [entry.charge_exact for entry in schedules]
+    total = Fraction(0)
+    for step, row in enumerate(table):
+        norm_squared = sum((Fraction(float(value)) ** 2 for value in row), Fraction(0))
+        total += charges[step % len(charges)] * norm_squared
+    return fraction_upper(total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCertificate:
+    """What was counted, what was assumed, and the shift energy under which the event keeps its target probability.
+
+    The claim: with probability at least 1 - delta over the nominal sampling, jointly for all `family` certificates,
+    every causal shift rule whose energy is at most mu squared on every reachable history leaves the event's
+    probability at least `target`. A certificate whose `mu` is None claims nothing.
+
+    Assumes: event, schedules, program and target were fixed before sampling, and the premise of `bound`.
+    """
+
+    event: str
+    successes: int
+    trials: int
+    delta: float
+    family: int
+    target: float
+    bound: Bound
+    schedule: tuple[ProposalSchedule, ...]
+    p_lower: float
+    mu: float | None
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the target probability is certified at all."""
+        return self.mu is not None
+
+    @property
+    def premise(self) -> str:
+        """The sampling premise of the bound, in words."""
+        return self.bound.premise
+
+    @property
+    def charges(self) -> tuple[float, ...]:
+        """The ellipsoid sum_t charges[t] |shift_t|^2 <= mu^2 of covered shifts; one entry for a constant schedule."""
+        return tuple(entry.charge for entry in self.schedule)
+
+    @property
+    def budget(self) -> float | None:
+        """Radius of the largest Euclidean ball of shift sequences inside the ellipsoid, rounded down."""
+        return None if self.mu is None else _ball(self.mu, self._greatest_charge())
+
+    def lower_at(self, budget: float) -> float:
+        """Return the certified event probability under shifts of Euclidean budget `budget`, rounded down."""
+        size = _checks.nonnegative("budget", budget)
+        with precision():
+            mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
+        return event_lower(self.p_lower, mu)
+
+    def curve(self, points: int = 101, budget: float | None = None) -> tuple[tuple[float, float], ...]:
+        """Return (budget, certified probability) pairs from 0 to `budget`, by default twice the certified one."""
+        number = _checks.count("points", points, minimum=2)
+        reach = 2.0 * (self.budget or 0.0) if budget is None else _checks.nonnegative("budget", budget)
+        if not 0.0 < reach < math.inf:
+            reach = 1.0 / math.sqrt(max(self.charges))
+        return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
+
+    def recheck(self) -> None:
+        """Recompute every number from the counts; raise CertificateError if one differs."""
+        again = certify_event(
+            self.successes,
+            self.trials,
+            delta=self.delta,
+            family=self.family,
+            target=self.target,
+            schedule=self.schedule,
+            bound=self.bound,
+            event=self.event,
+        )
+        for name in ("p_lower", "mu"):
+            stored, derived = getattr(self, name), getattr(again, name)
+            if stored != derived:
+                raise CertificateError(f"`{name}` is {stored} on the certificate but {derived} from its counts.")
+
+    def to_json(self) -> str:
+        """Return the certificate as a JSON document that `from_json` reads back without loss."""
+        document = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            **asdict(self),
+            "mu": encode_float(self.mu),
+            "bound": self.bound.value,
+            "premise": self.premise,
+            "budget": encode_float(self.budget),
+            "charges": list(self.charges),
+        }
+        return json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> TrajectoryCertificate:
+        """Read a certificate; refuse another format, another version, a missing, extra or inconsistent entry."""
+        document = read_document(text, _FORMAT, _VERSION)
+        try:
+            certificate = cls(
+                event=str(document.pop("event")),
+                successes=_checks.count("successes", document.pop("successes")),
+                trials=_checks.count("trials", document.pop("trials"), minimum=1),
+                delta=_checks.delta(document.pop("delta")),
+                family=_checks.count("family", document.pop("family"), minimum=1),
+                target=_checks.open_unit("target", document.pop("target")),
+                bound=Bound(document.pop("bound")),
+                schedule=_stored_schedules(document.pop("schedule")),
+                p_lower=_checks.probability("p_lower", document.pop("p_lower")),
+                mu=decode_float("mu", document.pop("mu")),
+            )
+            stored = {name: document.pop(name) for name in _DERIVED}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CertificateError(f"not a valid trajectory certificate: {error}") from error
+        if document:
+            raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
+        certificate.recheck()
+        derived = {
+            "premise": certificate.premise,
+            "budget": encode_float(certificate.budget),
+            "charges": list(certificate.charges),
+        }
+        for name, value in derived.items():
+            if stored[name] != value:
+                raise CertificateError(
+                    f"`{name}` is {stored[name]!r} on the certificate but {value!r} from its counts."
+                )
+        return certificate
+
+    def _greatest_charge(self) -> Fraction:
+        return max(entry.charge_exact for entry in self.schedule)
+
+
+def certify_event(
+    successes: int,
+    trials: int,
+    *,
+    delta: float,
+    family: int,
+    target: float,
+    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    bound: Bound | str,
+    event: str = "event",
+) -> TrajectoryCertificate:
+    """Certify a trajectory event from its nominal success count (Algorithm alg:ccfs-trajectory).
+
+    Theorem thm:adaptive-trajectory: if one causal program is run with fresh Gaussian blocks and the shifts are chosen
+    before each block with energy at most mu^2 on every reachable history, then an event of nominal probability p keeps
+    probability at least Phi(Phi^-1(p) - mu). The lower bound on p has error delta / family.
+
+    Assumes: controller, verifier, fallbacks, dynamics, event, schedules and stopping rule are the same with and
+    without shift and were fixed before sampling; the trajectories were sampled as the bound's premise says; `family`
+    counts every claim made from the same study.
+
+    Args:
+        successes: nominal trajectories in the event.
+        trials: nominal trajectories.
+        delta: failure probability of the whole family.
+        family: number of claims that share `delta`.
+        target: q, the probability to keep, in (0, 1).
+        schedule: one proposal schedule, or one per step of the horizon.
+        bound: "hoeffding", "cohort", "clopper-pearson" or "anytime".
+        event: the event's name, for readers.
+
+    >>> certificate = certify_event(
+    ...     256, 256, delta=0.001, family=6, target=0.9, schedule=ProposalSchedule(count=1, sigma=0.2), bound="cohort"
+    ... )
+    >>> f"{certificate.p_lower:.4f} {certificate.budget:.3f}"
+    '0.9666 0.110'
+    """
+    hits, total = _checks.tally(successes, trials)
+    claims = _checks.count("family", family, minimum=1)
+    try:
+        rule = Bound(bound)
+    except ValueError:
+        accepted = ", ".join(repr(entry.value) for entry in Bound)
+        raise ValueError(f"`bound` must be one of {accepted}, got {bound!r}.") from None
+    level = _checks.open_unit("target", target)
+    schedules = _schedules(schedule)
+    p_lower = rule.lower(hits, total, delta=bonferroni(delta, claims))
+    return TrajectoryCertificate(
+        event=event,
+        successes=hits,
+        trials=total,
+        delta=_checks.delta(delta),
+        family=claims,
+        target=level,
+        bound=rule,
+        schedule=schedules,
+        p_lower=p_lower,
+        mu=mu_certified(p_lower, level),
+    )
+
+
+def _schedules(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> tuple[ProposalSchedule, ...]:
+    entries = (schedule,) if isinstance(schedule, ProposalSchedule) else tuple(schedule)
+    if not entries or not all(isinstance(entry, ProposalSchedule) for entry in entries):
+        raise TypeError(f"`schedule` must be a ProposalSchedule or a non-empty sequence of them, got {schedule!r}.")
+    return entries
+
+
+def _stored_schedules(entries: object) -> tuple[ProposalSchedule, ...]:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise TypeError(f"`schedule` must be a list of objects with count, sigma and rho, got {entries!r}.")
+    return _schedules([ProposalSchedule(**entry) for entry in entries])
+
+
+def _ball(mu: float, charge: Fraction) -> float:
+    if mu in (0.0, math.inf):
+        return mu
+    with precision():
+        return max(lower_float(exact(mu) / exact(charge).sqrt()), 0.0)
