@@ -95,7 +95,7 @@ def tally(successes: object, trials: object) -> tuple[int, int]:
     return hits, total
 
 
-def counts(name: str, values: Sequence[int] | NDArray[np.integer], *, minimum_length: int = 2) -> tuple[int, ...]:
+def counts(name: str, values: Sequence[int] | NDArray[np.int64], *, minimum_length: int = 2) -> tuple[int, ...]:
     """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or not hasattr(values, "__getitem__"):
         raise TypeError(f"`{name}` must be a sequence of integers, got {values!r} of type {type(values).__name__}.")

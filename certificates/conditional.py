@@ -1,0 +1,340 @@
+"""Certificates from conditional label probabilities where a covariance or diameter bound on the retained law is proved.
+
+All functions take `p`, a lower bound on the selected label's conditional probability, and `q`, an upper bound on every
+competitor's; since these probabilities add up to at most 1, `q` is capped at 1 - p. They return 0 unless p > q.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flint import arb
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+from ccfs.certificates._tie_costs import forward_cost, ordered_pair, renyi_cost, root
+from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.filtered import Abstention
+from ccfs.certificates.validated import exact, lower_float, precision
+
+__all__ = [
+    "PAPER_ORDERS",
+    "ConditionalCertificate",
+    "cost",
+    "diameter_kl_counts",
+    "diameter_kl_radius",
+    "forward_kl_cost",
+    "forward_kl_counts",
+    "forward_kl_radius",
+    "odds_counts",
+    "odds_radius",
+    "renyi_counts",
+    "renyi_radius",
+    "reverse_kl_counts",
+    "reverse_kl_radius",
+]
+
+PAPER_ORDERS: tuple[float, ...] = (1.0, *(1 + k / 20 for k in range(1, 81)), 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+_BITS = 192
+
+
+def cost(order: float, p: float, q: float) -> float:
+    """Return the least reverse Renyi divergence that permits a tie, C_order(p, q), rounded down.
+
+    -log(1 - p - q + 2 M(p, q)) with M the power mean of exponent 1 - order; the geometric mean at order 1 (paper,
+    before Proposition prop:diameter-radii; Li et al., 2019, Lemma 1). Zero probabilities take the continuous limit,
+    so q = 0 gives -log(1 - p). It grows with p and falls with q, so confidence bounds may stand in.
+
+    Args:
+        order: Renyi order, at least 1.
+        p: lower bound on the selected conditional probability.
+        q: upper bound on the competitors', capped at 1 - p.
+
+    >>> cost(1.0, 0.5, 0.5), cost(2.0, 1.0, 0.0)
+    (0.0, inf)
+    """
+    level = _order(order)
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        if pair is None:
+            return 0.0
+        divergence = renyi_cost(level, *pair)
+        return math.inf if divergence is None else _down(divergence)
+
+
+def forward_kl_cost(p: float, q: float) -> float:
+    """Return the least forward KL divergence that permits a tie, J(p, q), rounded down.
+
+    p log(2 p / (p + q)) + q log(2 q / (p + q)), at most log 2 (paper, after Proposition prop:diameter-radii).
+
+    >>> f"{forward_kl_cost(1.0, 0.0):.6f}"
+    '0.693147'
+    """
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        return 0.0 if pair is None else _down(forward_cost(*pair))
+
+
+def renyi_radius(
+    p: float,
+    q: float,
+    *,
+    sigma: float,
+    covariance_ratio: float,
+    ball: float = math.inf,
+    orders: Iterable[float] = PAPER_ORDERS,
+) -> float:
+    """Return the conditional Renyi radius, the best over a finite set of orders, rounded down.
+
+    Proposition prop:diameter-radii: max over orders of min(ball / order, sigma sqrt(2 C_order(p, q) / (order
+    Lambda))). The conditional decision is constant in the open ball of this radius. Choosing the order needs no
+    further confidence.
+
+    Assumes: at EVERY center closer than `ball`, the largest eigenvalue of the retained law's covariance is at most
+    covariance_ratio * sigma^2, by proof. The covariance at the anchor, or an estimate, does not suffice.
+
+    Args:
+        p: lower bound on the selected conditional probability.
+        q: upper bound on the competitors'.
+        sigma: proposal scale, in the units of the radius.
+        covariance_ratio: Lambda.
+        ball: R, how far from the anchor the covariance bound is proved; infinite for a global proof.
+        orders: Renyi orders to try, each at least 1.
+
+    >>> renyi_radius(0.99, 0.005, sigma=0.25, covariance_ratio=1.0) > 0.3
+    True
+    """
+    scale, ratio, reach = _premise(sigma, covariance_ratio, ball)
+    levels = tuple(_order(order) for order in orders)
+    if not levels:
+        raise ValueError("`orders` must hold at least one order, got none. `PAPER_ORDERS` is the paper's set.")
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        if pair is None:
+            return 0.0
+        return max(_covariance_radius(renyi_cost(level, *pair), level, scale, ratio, reach) for level in levels)
+
+
+def reverse_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: float, ball: float = math.inf) -> float:
+    """Return the order-one case of `renyi_radius`, rounded down; never smaller than `forward_kl_radius`.
+
+    Assumes and Args: as `renyi_radius`.
+    """
+    return renyi_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
+
+
+def forward_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: float, ball: float = math.inf) -> float:
+    """Return the forward-KL radius min(ball, sigma sqrt(2 J(p, q) / Lambda)), rounded down.
+
+    At most sigma sqrt(2 log 2 / Lambda), whatever the probabilities. Assumes and Args: as `renyi_radius`.
+
+    >>> f"{forward_kl_radius(1.0, 0.0, sigma=0.25, covariance_ratio=1.0):.5f}"
+    '0.29435'
+    """
+    scale, ratio, reach = _premise(sigma, covariance_ratio, ball)
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        return 0.0 if pair is None else _covariance_radius(forward_cost(*pair), 1.0, scale, ratio, reach)
+
+
+def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
+    """Return (2 sigma^2 / D) sqrt(2 J(p, q)), rounded down: the forward-KL radius of a retained set of diameter D.
+
+    Paper, eq:diameter-radii. Assumes: no two retained points are farther apart than `diameter`.
+    """
+    scale = _checks.positive("sigma", sigma)
+    width = _checks.positive("diameter", diameter)
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        if pair is None:
+            return 0.0
+        return _down(2 * exact(scale) ** 2 / exact(width) * root(2 * forward_cost(*pair)))
+
+
+def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
+    """Return (sigma^2 / D) log(p / q), rounded down; infinite when q = 0.
+
+    Paper, eq:diameter-radii: the log likelihood ratio of two centers at distance d varies by at most D d / sigma^2 over
+    the retained set. Assumes: as `diameter_kl_radius`.
+    """
+    scale = _checks.positive("sigma", sigma)
+    width = _checks.positive("diameter", diameter)
+    with precision(_BITS):
+        pair = ordered_pair(p, q)
+        if pair is None:
+            return 0.0
+        top, runner = pair
+        if runner == 0:
+            return math.inf
+        return _down(exact(scale) ** 2 / exact(width) * (top / runner).log())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionalCertificate:
+    """The filtered decision is `label` at every center closer than `radius`, with the stated error.
+
+    `lower` bounds the conditional probability of `label` from below, `upper` every competitor's from above, among
+    retained proposals, simultaneously with probability at least 1 - delta. Assumes: the geometric premise of the rule.
+    """
+
+    label: int
+    radius: float
+    lower: float
+    upper: float
+    delta: float
+    retained: int
+    rule: str
+
+
+def renyi_counts(
+    counts: Sequence[int] | NDArray[np.int64],
+    *,
+    selected: int,
+    sigma: float,
+    covariance_ratio: float,
+    delta: float,
+    ball: float = math.inf,
+    orders: Iterable[float] = PAPER_ORDERS,
+) -> ConditionalCertificate | Abstention:
+    """Certify the selected label from retained label counts by `renyi_radius`; abstain when nothing was retained.
+
+    Half of `delta` bounds the selected conditional probability from below, the other half all competitors' from above.
+
+    Assumes: the covariance premise of `renyi_radius`; given how many proposals were retained, their labels are
+    independent draws; `selected` was chosen on other proposals.
+
+    Args:
+        counts: retained proposals per label, at least two labels.
+        selected: label to certify.
+        sigma: proposal scale.
+        covariance_ratio: Lambda.
+        delta: failure probability.
+        ball: R, as in `renyi_radius`.
+        orders: Renyi orders to try.
+    """
+    levels = tuple(orders)
+    return _from_counts(
+        counts,
+        selected,
+        delta,
+        "renyi",
+        lambda p, q: renyi_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball, orders=levels),
+    )
+
+
+def reverse_kl_counts(
+    counts: Sequence[int] | NDArray[np.int64],
+    *,
+    selected: int,
+    sigma: float,
+    covariance_ratio: float,
+    delta: float,
+    ball: float = math.inf,
+) -> ConditionalCertificate | Abstention:
+    """Certify from retained label counts by `reverse_kl_radius`. Assumes and Args: as `renyi_counts`."""
+    return _from_counts(
+        counts,
+        selected,
+        delta,
+        "reverse-kl",
+        lambda p, q: reverse_kl_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball),
+    )
+
+
+def forward_kl_counts(
+    counts: Sequence[int] | NDArray[np.int64],
+    *,
+    selected: int,
+    sigma: float,
+    covariance_ratio: float,
+    delta: float,
+    ball: float = math.inf,
+) -> ConditionalCertificate | Abstention:
+    """Certify from retained label counts by `forward_kl_radius`. Assumes and Args: as `renyi_counts`."""
+    return _from_counts(
+        counts,
+        selected,
+        delta,
+        "forward-kl",
+        lambda p, q: forward_kl_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball),
+    )
+
+
+def diameter_kl_counts(
+    counts: Sequence[int] | NDArray[np.int64], *, selected: int, sigma: float, diameter: float, delta: float
+) -> ConditionalCertificate | Abstention:
+    """Certify from retained label counts by `diameter_kl_radius`. Assumes: its premise, and as `renyi_counts`."""
+    return _from_counts(
+        counts, selected, delta, "diameter-kl", lambda p, q: diameter_kl_radius(p, q, sigma=sigma, diameter=diameter)
+    )
+
+
+def odds_counts(
+    counts: Sequence[int] | NDArray[np.int64], *, selected: int, sigma: float, diameter: float, delta: float
+) -> ConditionalCertificate | Abstention:
+    """Certify from retained label counts by `odds_radius`. Assumes: its premise, and as `renyi_counts`."""
+    return _from_counts(counts, selected, delta, "odds", lambda p, q: odds_radius(p, q, sigma=sigma, diameter=diameter))
+
+
+def _from_counts(
+    counts: Sequence[int] | NDArray[np.int64],
+    selected: int,
+    delta: float,
+    rule: str,
+    radius: Callable[[float, float], float],
+) -> ConditionalCertificate | Abstention:
+    tallies = _checks.counts("counts", counts)
+    label = _checks.count("selected", selected)
+    if not label < len(tallies):
+        raise ValueError(f"`selected` must be a label index below {len(tallies)}, got {label}.")
+    half, each = bonferroni(delta, 2), bonferroni(delta, 2 * (len(tallies) - 1))
+    retained = sum(tallies)
+    if retained == 0:
+        radius(0.0, 1.0)  # a wrong premise is refused whether or not anything was retained
+        return Abstention(reason="no proposal was retained, so nothing is known about the conditional labels")
+    lower = clopper_pearson_lower(tallies[label], retained, delta=half)
+    strongest = max(count for other, count in enumerate(tallies) if other != label)
+    upper = clopper_pearson_upper(strongest, retained, delta=each)
+    certified = radius(lower, upper)
+    if not certified > 0.0:
+        return Abstention(
+            reason=f"the lower bound {lower:.6g} on label {label} does not exceed the upper bound {upper:.6g} "
+            "on its competitors"
+        )
+    return ConditionalCertificate(
+        label=label,
+        radius=certified,
+        lower=lower,
+        upper=upper,
+        delta=_checks.delta(delta),
+        retained=retained,
+        rule=rule,
+    )
+
+
+def _covariance_radius(divergence: arb | None, order: float, sigma: float, ratio: float, ball: float) -> float:
+    reach = _down(exact(ball) / exact(order)) if math.isfinite(ball) else math.inf
+    if divergence is None:
+        return reach
+    return min(reach, _down(exact(sigma) * root(2 * divergence / (exact(order) * exact(ratio)))))
+
+
+def _down(ball: arb) -> float:
+    return max(lower_float(ball), 0.0)
+
+
+def _order(order: float) -> float:
+    level = _checks.finite("order", order)
+    if not level >= 1.0:
+        raise ValueError(f"`order` must be at least 1, got {level}. Below 1 the divergence bound is not proved here.")
+    return level
+
+
+def _premise(sigma: float, covariance_ratio: float, ball: float) -> tuple[float, float, float]:
+    reach = _checks.real("ball", ball)
+    if not reach > 0.0:
+        raise ValueError(f"`ball` must be positive or infinite, got {reach}.")
+    return _checks.positive("sigma", sigma), _checks.positive("covariance_ratio", covariance_ratio), reach
