@@ -25,3 +25,21 @@ def main(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Hold the options that stand before a subcommand."""
+
+
+@app.command()
+def witness(
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document for machines."),
+) -> None:
+    """Recompute the three exact counterexamples of the paper in fractions and print what each shows."""
+    from rich.console import Console
+
+    from ccfs import witness as printed
+
+    found = printed.pages()
+    if as_json:
+        typer.echo(printed.document(found))
+    else:
+        printed.render(found, Console())
+    if not all(page.is_proved for page in found):
+        raise typer.Exit(1)
