@@ -63,10 +63,7 @@ def rho_for_multiplier(count: int, multiplier: float) -> float:
         return 0.0
     if not 1.0 < factor <= proposals:
         raise ValueError(f"`multiplier` must be in (1, {proposals}] for {proposals} proposals, got {factor}.")
-    rho = fraction_upper((proposals / Fraction(factor) - 1) / (proposals - 1))
-    if not rho < 1.0:
-        raise ValueError(f"`multiplier` {factor} is too close to 1: the correlation would round to 1.")
-    return rho
+    return fraction_upper((proposals / Fraction(factor) - 1) / (proposals - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

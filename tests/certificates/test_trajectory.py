@@ -1,0 +1,335 @@
+"""Trajectory certificates against the paper's table, exact fractions, and documents that were tampered with."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.trajectory import (
+    CertificateError,
+    TrajectoryCertificate,
+    budget,
+    certify_event,
+    energy,
+    kappa,
+    mu_certified,
+    rho_for_multiplier,
+)
+
+ONE = ProposalSchedule(count=1, sigma=0.2 / math.sqrt(1.05))
+FOUR = ProposalSchedule(count=4, sigma=0.2, rho=59 / 63)
+
+
+def goal2(successes: int, schedule: ProposalSchedule, bound: str) -> TrajectoryCertificate:
+    return certify_event(successes, 256, delta=0.001, family=6, target=0.5, schedule=schedule, bound=bound)
+
+
+# Paper, table tab:goal2-trajectory: successes of 256, p_L, B_cert, L at B = 0.02, as printed.
+PRINTED = [
+    (211, ONE, "0.694", "0.0989", "0.657"),
+    (210, FOUR, "0.690", "0.0968", "0.653"),
+    (187, ONE, "0.600", "0.0495", "0.560"),
+    (189, FOUR, "0.608", "0.0535", "0.568"),
+    (205, ONE, "0.670", "0.0861", "0.633"),
+    (207, FOUR, "0.678", "0.0903", "0.641"),
+]
+
+
+@pytest.mark.parametrize(("successes", "schedule", "p_lower", "radius", "lower"), PRINTED)
+def test_certify_event_reproduces_the_goal2_table(
+    successes: int, schedule: ProposalSchedule, p_lower: str, radius: str, lower: str
+) -> None:
+    certificate = goal2(successes, schedule, "hoeffding")
+    assert f"{certificate.p_lower:.3f}" == p_lower
+    assert f"{certificate.budget:.4f}" == radius
+    assert f"{certificate.lower_at(0.02):.3f}" == lower
+
+
+@pytest.mark.parametrize(("successes", "schedule"), [row[:2] for row in PRINTED])
+def test_cohort_bound_raises_every_goal2_budget_by_nineteen_to_twenty_three_percent(successes, schedule) -> None:
+    paper, ours = goal2(successes, schedule, "hoeffding"), goal2(successes, schedule, "cohort")
+    assert 0.0215 <= ours.p_lower - paper.p_lower <= 0.0325
+    assert 1.18 <= ours.budget / paper.budget <= 1.235
+
+
+def test_schedules_of_the_goal2_arms_charge_alike() -> None:
+    assert ONE.charge == pytest.approx(26.25, rel=1e-14)
+    assert FOUR.charge == pytest.approx(26.25, rel=1e-14)
+    assert ProposalSchedule.from_multiplier(4, 0.2, 1.05).charge == 26.25
+
+
+@given(st.integers(1, 64), st.floats(0.0, 0.999999))
+def test_kappa_is_the_whitened_length_rounded_up(count: int, rho: float) -> None:
+    """Oracle: 1^T C^-1 1 from the eigenvalue of the all-ones vector, in exact fractions."""
+    assume(count > 1 or rho == 0.0)
+    truth = count / (1 + (count - 1) * Fraction(rho))
+    value = Fraction(kappa(count, rho))
+    assert truth <= value <= truth * (1 + Fraction(1, 2**51))
+
+
+def test_kappa_equals_the_quadratic_form() -> None:
+    rho, count = 59 / 63, 4
+    correlation = (1 - rho) * np.eye(count) + rho * np.ones((count, count))
+    assert kappa(count, rho) == pytest.approx(np.ones(count) @ np.linalg.solve(correlation, np.ones(count)), rel=1e-12)
+
+
+@given(st.integers(2, 64), st.floats(1.0001, 64.0))
+def test_rho_for_multiplier_never_costs_more_than_asked(count: int, multiplier: float) -> None:
+    assume(multiplier <= count)
+    realised = kappa(count, rho_for_multiplier(count, multiplier))
+    assert realised <= multiplier
+    assert realised == pytest.approx(multiplier, rel=1e-12)
+
+
+def test_proposal_schedule_block_has_the_stated_covariance() -> None:
+    """Seeded: 40,000 blocks; entries of the sample correlation are within 0.02 (five standard errors)."""
+    schedule = ProposalSchedule(count=3, sigma=0.5, rho=0.7)
+    rng = np.random.default_rng(7)
+    blocks = np.stack([schedule.sample_block(np.array([1.0, -2.0]), rng) for _ in range(40_000)])
+    assert blocks.shape == (40_000, 3, 2)
+    assert np.allclose(blocks.mean(axis=0), [[1.0, -2.0]] * 3, atol=0.02)
+    expected = 0.3 * np.eye(3) + 0.7
+    for coordinate in range(2):
+        assert np.allclose(np.cov(blocks[:, :, coordinate].T) / 0.25, expected, atol=0.03)
+    assert abs(np.cov(blocks[:, 0, 0], blocks[:, 0, 1])[0, 1]) < 0.01
+
+
+def test_mu_certified_and_budget_distinguish_not_certified_from_zero() -> None:
+    assert mu_certified(0.5, 0.5) == 0.0
+    assert mu_certified(math.nextafter(0.5, 0.0), 0.5) is None
+    assert budget(0.4999, 0.5, sigma=0.2, kappa=1.0) is None
+    assert budget(0.5, 0.5, sigma=0.2, kappa=1.0) == 0.0
+    assert mu_certified(1.0, 0.5) == math.inf
+
+
+@given(st.floats(0.01, 0.999), st.floats(0.01, 0.999), st.floats(0.01, 10.0), st.floats(1.0, 16.0))
+def test_budget_keeps_the_target_and_is_not_wasteful(p: float, q: float, sigma: float, multiplier: float) -> None:
+    value = budget(p, q, sigma=sigma, kappa=multiplier)
+    if p < q:
+        assert value is None
+        return
+    truth = sigma / math.sqrt(multiplier) * (norm.ppf(p) - norm.ppf(q))
+    assert value == pytest.approx(truth, rel=1e-9, abs=1e-12 * sigma)
+
+
+@given(st.floats(0.01, 0.999), st.floats(0.01, 0.999))
+def test_mu_certified_round_trip_is_sound(p: float, q: float) -> None:
+    """At the certified mu the event comparison gives the target back, up to one rounding step of the comparison."""
+    mu = mu_certified(p, q)
+    if mu is not None:
+        assert event_lower(p, mu) >= math.nextafter(math.nextafter(q, 0.0), 0.0)
+
+
+@given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=6), st.data())
+def test_energy_is_the_exact_sum_rounded_up(rows: list[tuple[float, float]], data) -> None:
+    schedules = [
+        ProposalSchedule(count=data.draw(st.integers(2, 5)), sigma=data.draw(st.floats(0.1, 2)), rho=0.3) for _ in rows
+    ]
+    truth = sum(
+        (
+            (Fraction(x) ** 2 + Fraction(y) ** 2)
+            * s.count
+            / (1 + (s.count - 1) * Fraction(0.3))
+            / Fraction(s.sigma) ** 2
+            for (x, y), s in zip(rows, schedules, strict=True)
+        ),
+        Fraction(0),
+    )
+    value = Fraction(energy(np.array(rows), schedules))
+    assert truth <= value <= truth * (1 + Fraction(1, 2**51)) + Fraction(5e-324)
+
+
+def test_energy_of_the_tested_goal2_shift_matches_its_budget() -> None:
+    shifts = np.full((500, 2), 0.02 / math.sqrt(500) / math.sqrt(2))
+    assert energy(shifts, FOUR) == pytest.approx(26.25 * 0.02**2, rel=1e-12)
+
+
+def test_varying_schedules_keep_the_ellipsoid_and_the_inscribed_ball() -> None:
+    wide, narrow = ProposalSchedule(count=1, sigma=0.4), ProposalSchedule(count=1, sigma=0.2)
+    certificate = certify_event(
+        250, 256, delta=0.01, family=1, target=0.8, schedule=[wide, narrow], bound="clopper-pearson"
+    )
+    assert certificate.charges == (wide.charge, narrow.charge)
+    constant = certify_event(250, 256, delta=0.01, family=1, target=0.8, schedule=narrow, bound="clopper-pearson")
+    assert certificate.budget == constant.budget
+    assert energy(np.array([[0.0], [certificate.budget]]), certificate.schedule) <= certificate.mu**2 * (1 + 1e-12)
+    assert energy(np.array([[certificate.budget], [0.0]]), certificate.schedule) < certificate.mu**2 / 3
+
+
+def test_certificate_curve_falls_from_p_lower_through_the_target() -> None:
+    certificate = goal2(211, FOUR, "cohort")
+    curve = certificate.curve(points=21)
+    assert curve[0] == (0.0, certificate.p_lower)
+    assert curve[10][0] == pytest.approx(certificate.budget)
+    assert curve[10][1] == pytest.approx(certificate.target, abs=1e-12)
+    assert all(a[1] >= b[1] for a, b in pairwise(curve))
+    assert certificate.lower_at(certificate.budget) >= certificate.target - 1e-15
+
+
+def test_certificate_without_success_certifies_nothing_and_still_has_a_curve() -> None:
+    certificate = goal2(0, FOUR, "cohort")
+    assert not certificate.is_certified
+    assert certificate.mu is None
+    assert certificate.budget is None
+    assert {value for _, value in certificate.curve(points=5)} == {0.0}
+
+
+@pytest.mark.parametrize("bound", [rule.value for rule in Bound])
+@pytest.mark.parametrize("successes", [0, 128, 211, 256])
+def test_certificate_json_round_trip_is_exact(bound: str, successes: int) -> None:
+    certificate = goal2(successes, FOUR, bound)
+    again = TrajectoryCertificate.from_json(certificate.to_json())
+    assert again == certificate
+    assert again.to_json() == certificate.to_json()
+    assert certificate.premise in certificate.to_json()
+
+
+def test_bounds_state_different_premises_for_cohorts_and_iid_draws() -> None:
+    assert "cohort" in Bound.COHORT.premise
+    assert "cohort" in Bound.HOEFFDING.premise
+    assert "one initial law" in Bound.CLOPPER_PEARSON.premise
+    assert "any time" in Bound.ANYTIME.premise
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("successes", 212),
+        ("trials", 255),
+        ("delta", 0.01),
+        ("family", 1),
+        ("target", 0.4),
+        ("bound", "cohort"),
+        ("p_lower", 0.9),
+        ("p_lower", math.nan),
+        ("mu", 0.9),
+        ("mu", None),
+        ("mu", -1.0),
+        ("budget", 0.2),
+        ("charges", [1.0]),
+        ("premise", "none"),
+        ("schedule", [{"count": 4, "sigma": 0.4, "rho": 59 / 63}]),
+        ("schedule", []),
+        ("schedule", 3),
+        ("version", 2),
+        ("format", "other"),
+        ("extra", 1),
+        ("bound", "guess"),
+        ("successes", 211.0),
+        ("successes", "211"),
+    ],
+)
+def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: object) -> None:
+    document = json.loads(goal2(211, FOUR, "hoeffding").to_json())
+    assert repr(document.get(entry)) != repr(value)
+    document[entry] = value
+    with pytest.raises(CertificateError):
+        TrajectoryCertificate.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize("entry", ["successes", "mu", "premise", "schedule", "event", "budget"])
+def test_certificate_from_json_refuses_a_missing_entry(entry: str) -> None:
+    document = json.loads(goal2(211, FOUR, "hoeffding").to_json())
+    del document[entry]
+    with pytest.raises(CertificateError):
+        TrajectoryCertificate.from_json(json.dumps(document))
+
+
+def test_certificate_from_json_refuses_repeated_entries_and_non_json() -> None:
+    text = goal2(211, FOUR, "hoeffding").to_json()
+    with pytest.raises(CertificateError, match="repeats"):
+        TrajectoryCertificate.from_json(text.replace('"trials": 256', '"trials": 256, "trials": 256'))
+    with pytest.raises(CertificateError, match="JSON"):
+        TrajectoryCertificate.from_json(text[:-5])
+    with pytest.raises(CertificateError, match="format"):
+        TrajectoryCertificate.from_json("[1, 2]")
+
+
+def test_recheck_names_what_differs() -> None:
+    good = goal2(211, FOUR, "hoeffding")
+    good.recheck()
+    fields = {name: getattr(good, name) for name in good.__slots__}
+    with pytest.raises(CertificateError, match=r"`p_lower` is 0\.9 on the certificate"):
+        TrajectoryCertificate(**{**fields, "p_lower": 0.9}).recheck()
+
+
+def certify(**changes) -> TrajectoryCertificate:
+    arguments = {
+        "successes": 3,
+        "trials": 4,
+        "delta": 0.1,
+        "family": 1,
+        "target": 0.5,
+        "schedule": ONE,
+        "bound": "cohort",
+    }
+    arguments.update(changes)
+    return certify_event(arguments.pop("successes"), arguments.pop("trials"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"bound": "wald"}, ValueError, "`bound` must be one of 'hoeffding', 'cohort', 'clopper-pearson', 'anytime'"),
+        ({"target": 0.0}, ValueError, r"`target` must be in \(0, 1\), got 0.0"),
+        ({"target": 1.0}, ValueError, r"`target` must be in \(0, 1\), got 1.0"),
+        ({"target": math.nan}, ValueError, "`target` must be a number, got nan"),
+        ({"family": 0}, ValueError, "`family` must be at least 1, got 0"),
+        ({"family": 1.0}, TypeError, "`family` must be an integer"),
+        ({"schedule": []}, TypeError, "`schedule` must be a ProposalSchedule"),
+        ({"schedule": [0.2]}, TypeError, "`schedule` must be a ProposalSchedule"),
+        ({"delta": math.nan}, ValueError, "`delta` must be a number, got nan"),
+        ({"successes": 5}, ValueError, "`successes` must be at most `trials`, got 5 of 4"),
+    ],
+)
+def test_certify_event_refuses(changes: dict[str, object], error, message: str) -> None:
+    with pytest.raises(error, match=message):
+        certify(**changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ProposalSchedule(count=0, sigma=1.0), ValueError, "`count` must be at least 1, got 0"),
+        (lambda: ProposalSchedule(count=2, sigma=0.0), ValueError, "`sigma` must be positive, got 0.0"),
+        (lambda: ProposalSchedule(count=2, sigma=math.nan), ValueError, "`sigma` must be a number, got nan"),
+        (lambda: ProposalSchedule(count=2, sigma=math.inf), ValueError, "`sigma` must be finite, got inf"),
+        (lambda: ProposalSchedule(count=2, sigma=1.0, rho=1.0), ValueError, r"`rho` must be in \[0, 1\), got 1.0"),
+        (lambda: ProposalSchedule(count=2, sigma=1.0, rho=-0.1), ValueError, r"`rho` must be in \[0, 1\), got -0.1"),
+        (lambda: ProposalSchedule(count=1, sigma=1.0, rho=0.5), ValueError, "`rho` must be 0 for a single proposal"),
+        (lambda: rho_for_multiplier(4, 1.0), ValueError, r"`multiplier` must be in \(1, 4\]"),
+        (lambda: rho_for_multiplier(4, 4.5), ValueError, r"`multiplier` must be in \(1, 4\]"),
+        (lambda: rho_for_multiplier(1, 1.05), ValueError, "`multiplier` must be 1 for a single proposal"),
+        (lambda: budget(0.9, 0.5, sigma=0.2, kappa=0.5), ValueError, "`kappa` must be at least 1, got 0.5"),
+        (lambda: energy(np.array([[math.nan]]), ONE), ValueError, "`shifts` must be finite"),
+        (lambda: energy(np.array([0.1]), ONE), TypeError, "`shifts` must be a float array"),
+        (lambda: energy(np.zeros((3, 2)), [ONE, ONE]), ValueError, "one per step, got 2 for 3 steps"),
+        (lambda: goal2(211, ONE, "cohort").lower_at(-1.0), ValueError, "`budget` must be at least 0"),
+        (lambda: goal2(211, ONE, "cohort").lower_at(math.nan), ValueError, "`budget` must be a number"),
+    ],
+)
+def test_trajectory_refuses(call, error, message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_linear_gaussian_event_attains_the_certified_bound() -> None:
+    """Sharpness: for the event 'the sum of proposals stays below a line' a constant shift attains the comparison."""
+    steps, sigma, threshold = 25, 0.3, 0.4
+    nominal = norm.cdf((threshold) / (sigma * math.sqrt(steps)))
+    for size in (0.05, 0.3, 1.0):
+        shifts = np.full((steps, 1), size / math.sqrt(steps))
+        mu = math.sqrt(energy(shifts, ProposalSchedule(count=1, sigma=sigma)))
+        attacked = norm.cdf((threshold - shifts.sum()) / (sigma * math.sqrt(steps)))
+        assert attacked == pytest.approx(event_lower(float(nominal), mu), rel=1e-9)
