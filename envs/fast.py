@@ -1,0 +1,112 @@
+"""Safety-Gymnasium's environment class with a shorter way through each step and the same bits at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.envs import _compat
+from ccfs.envs._costs import Costs
+from ccfs.envs._physics import Physics
+from ccfs.envs._rewards import reward_of
+from ccfs.envs._sensors import Observer
+from ccfs.envs._support import is_supported
+from ccfs.envs._world import lighten
+
+__all__ = ["FastBuilder", "LightBuilder"]
+
+Builder: Any = _compat.stock("builder").Builder
+_ResamplingError: Any = _compat.stock("utils.common_utils").ResamplingError
+
+
+class LightBuilder(Builder):  # type: ignore[misc]
+    """The stock environment without pictures: resets are cheap, steps are stock, rendering shows no textures."""
+
+    def _get_task(self) -> Any:
+        task = super()._get_task()
+        lighten(task)
+        return task
+
+
+class FastBuilder(LightBuilder):
+    """The stock environment with cheap resets and, where `is_supported`, a short step of identical outcome."""
+
+    terminated: bool
+    truncated: bool
+    _plan: _Plan | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[NDArray[np.float64], dict[str, object]]:
+        """Reset as stock does, then look up what the steps of this episode need."""
+        self._plan = None
+        result: tuple[NDArray[np.float64], dict[str, object]] = super().reset(seed=seed, options=options)
+        if is_supported(self.task):
+            self._plan = _Plan(self.task)
+        return result
+
+    def step(
+        self, action: NDArray[np.generic]
+    ) -> tuple[NDArray[np.float64], np.float64, float, bool, bool, dict[str, object]]:
+        """Take one step: observation, reward, cost, terminated, truncated, info, all as stock returns them."""
+        plan, task = self._plan, self.task
+        if plan is None:
+            result: tuple[NDArray[np.float64], np.float64, float, bool, bool, dict[str, object]] = super().step(action)
+            return result
+        if self.terminated or self.truncated:
+            raise AssertionError("Environment must be reset before stepping.")
+        action = np.asarray(action)
+        if action.shape != plan.action_shape:
+            raise ValueError("Action dimension mismatch")
+
+        physics, costs = plan.physics, plan.costs
+        conf = task.sim_conf
+        physics.advance(action, task.random_generator.binomial(conf.frameskip_binom_n, conf.frameskip_binom_p))
+        touches = costs.touches()
+        reward = plan.reward.collect(touches)
+        clip = task.reward_conf.reward_clip
+        if clip and not -clip < reward < clip:
+            reward = np.clip(reward, -clip, clip)
+            print("Warning: reward was outside of range!")  # noqa: T201  (stock's own words)
+        if physics.settle():
+            touches = costs.touches()
+        self.cost = costs.indicators(touches)
+        info: dict[str, object] = dict(self.cost)
+        cost = self.cost["cost_sum"]
+        task.specific_step()
+        if plan.reward.achieved(touches):
+            info["goal_met"] = True
+            self._renew_goal()
+        if not task.agent.is_alive():
+            self.terminated = True
+        self.steps += 1
+        if self.steps >= task.num_steps:
+            self.truncated = True
+        physics.sense()
+        return plan.observer.observe(), reward, cost, self.terminated, self.truncated, info
+
+    def _renew_goal(self) -> None:
+        task = self.task
+        if not task.mechanism_conf.continue_goal:
+            self.terminated = True
+            return
+        task.update_layout()
+        try:
+            task.update_world()
+        except _ResamplingError:
+            if not task.mechanism_conf.terminate_resample_failure:
+                raise
+            self.terminated = True
+
+
+class _Plan:
+    """What the steps of one episode look up again and again."""
+
+    def __init__(self, task: Any) -> None:
+        self.action_shape: tuple[int, ...] = task.action_space.shape
+        self.physics = Physics(task)
+        self.costs = Costs(task, self.physics)
+        self.reward = reward_of(task, self.physics)
+        self.observer = Observer(task, self.physics)
