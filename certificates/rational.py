@@ -133,8 +133,9 @@ def normal_quantile(probability: Interval | Exact, *, bits: int = BITS) -> Inter
     """Enclose the standard normal quantile of a probability strictly between 0 and 1; it increases.
 
     Start from a bracket whose ends have proved signs of (cdf - p), then intersect with Newton's interval
-    m - (cdf(m) - p) / density(bracket), which contains the root by the mean value theorem; where that gains less than
-    half, bisect on a proved sign. Nothing is dropped without proof, so the answer encloses the root wherever it stops.
+    m - (cdf(m) - p) / density(bracket), which contains the root by the mean value theorem. Where cdf(m) - p has a
+    proved sign that interval lies on one side of m, so bisection comes free. Nothing is dropped without proof: the
+    answer encloses the root wherever the iteration stops.
     """
     p, precision = Interval.of(probability), _precision(bits)
     if not 0 < p.lower <= p.upper < 1:
@@ -293,16 +294,14 @@ def _quantile_at(p: Fraction, bits: int) -> Interval:
             raise ValueError(f"`probability` must have a quantile inside ±{_ORDINATE_LIMIT}, got {p}.")
     bracket = Interval(lower=Fraction(low), upper=Fraction(0))
     while bracket.width > from_scaled(1, bits) * -bracket.upper:
-        middle = bracket.middle
-        residual = _cdf_at(middle, work) - p
-        newton = (middle - residual / normal_density(bracket, bits=work)).rounded(work)
-        narrowed = bracket.intersection(newton)
-        if 2 * narrowed.width > bracket.width:
-            if residual.is_above(0):
-                narrowed = narrowed.intersection(Interval(lower=bracket.lower, upper=middle))
-            elif residual.is_below(0):
-                narrowed = narrowed.intersection(Interval(lower=middle, upper=bracket.upper))
-            else:
-                return narrowed.rounded(bits)
+        narrowed = bracket
+        middle, slope = bracket.middle, normal_density(bracket, bits=work)
+        # The quarters decide when the root lies too near the middle for a sign there.
+        for point in (middle, (bracket.lower + middle) / 2, (middle + bracket.upper) / 2):
+            narrowed = narrowed.intersection((point - (_cdf_at(point, work) - p) / slope).rounded(work))
+            if 4 * narrowed.width <= 3 * bracket.width:
+                break
+        else:
+            return narrowed.rounded(bits)
         bracket = narrowed
     return bracket.rounded(bits)

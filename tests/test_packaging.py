@@ -1,0 +1,148 @@
+"""The wheel holds the tree and nothing else, importing it is light, and the command starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MAPPED = {"ccfs": "ccfs", "certificates": "ccfs/certificates", "controllers": "ccfs/controllers", "envs": "ccfs/envs"}
+BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+HEAVY = ("torch", "mujoco", "safety_gymnasium", "omnisafe", "stable_baselines3", "distributed", "pandas", "mpmath")
+
+
+def source_tree(root: Path) -> dict[str, bytes]:
+    """Every file of the four folders under the name it must have in the wheel."""
+    files: dict[str, bytes] = {}
+    for folder, target in MAPPED.items():
+        for path in (root / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                files[f"{target}/{path.relative_to(root / folder).as_posix()}"] = path.read_bytes()
+    return files
+
+
+def copy_sources(target: Path) -> Path:
+    """A copy to build from: building in place would leave, and later reuse, a stale `build` folder."""
+    target.mkdir()
+    for name in BESIDE:
+        shutil.copy(ROOT / name, target / name)
+    for folder in MAPPED:
+        shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def build_wheel(sources: Path, out: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(out), "."]
+    done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
+def wheel_files(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+
+def packaged(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: content for name, content in files.items() if ".dist-info/" not in name}
+
+
+def run_python(code: str, *, path: Path | None = None) -> str:
+    """Run away from the checkout, whose `ccfs` folder would shadow the installed package."""
+    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=path or Path(sys.prefix)
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return build_wheel(copy_sources(folder / "sources"), folder)
+
+
+def test_wheel_holds_exactly_the_files_of_the_tree(wheel):
+    tree, built = source_tree(ROOT), packaged(wheel_files(wheel))
+    assert sorted(set(tree) - set(built)) == [], "in the tree, not in the wheel: list it in pyproject.toml"
+    assert sorted(set(built) - set(tree)) == [], "in the wheel, not in the tree"
+    assert [name for name in tree if tree[name] != built[name]] == []
+
+
+def test_wheel_comparison_notices_unlisted_package_and_data(tmp_path):
+    sources = copy_sources(tmp_path / "sources")
+    (sources / "envs" / "unlisted").mkdir()
+    (sources / "envs" / "unlisted" / "__init__.py").write_text('"""Nobody listed me."""\n', encoding="utf-8")
+    (sources / "certificates" / "unlisted.bin").write_bytes(b"data")
+    missing = set(source_tree(sources)) - set(packaged(wheel_files(build_wheel(sources, tmp_path))))
+    assert {"ccfs/envs/unlisted/__init__.py", "ccfs/certificates/unlisted.bin"} <= missing
+
+
+def test_wheel_states_license_command_and_light_requirements(wheel):
+    files = {name.partition(".dist-info/")[2]: content for name, content in wheel_files(wheel).items()}
+    metadata = Parser().parsestr(files["METADATA"].decode())
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert files["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
+    assert "ccfs = ccfs.cli:app" in files["entry_points.txt"].decode()
+    core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert any(line.startswith("numpy") for line in core)
+    assert [line for line in core if line.lower().replace("-", "_").startswith(HEAVY)] == []
+
+
+def test_wheel_core_imports_with_every_extra_blocked(wheel, tmp_path):
+    """Imports each module of the runtime and the certificates where torch, MuJoCo and the like do not exist."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = f"""
+import importlib, pkgutil, sys
+for name in {HEAVY!r}:
+    sys.modules[name] = None
+import ccfs, ccfs.certificates, ccfs.controllers, ccfs.envs
+assert ccfs.__file__.startswith({str(tmp_path)!r}), ccfs.__file__
+for package in (ccfs, ccfs.certificates):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        print(importlib.import_module(module.name).__name__)
+"""
+    imported = run_python(code, path=tmp_path).split()
+    assert {"ccfs.cli", "ccfs.certificates.rational", "ccfs.envs", "ccfs.controllers"} <= set(imported)
+
+
+def test_import_ccfs_takes_under_half_a_second():
+    """Best of five fresh interpreters, so that a busy machine does not decide."""
+    code = "import time; start = time.perf_counter(); import ccfs; print(time.perf_counter() - start)"
+    assert min(float(run_python(code)) for _ in range(5)) < 0.5
+
+
+@pytest.mark.parametrize("name", ["ccfs", "ccfs.certificates", "ccfs.controllers", "ccfs.envs", "ccfs.cli"])
+def test_import_pulls_in_nothing_heavy(name):
+    loaded = run_python(f"import sys, {name}; print(*sys.modules)").split()
+    assert name in loaded
+    assert set(HEAVY) & set(loaded) == set()
+
+
+def run_command(*arguments: str) -> str:
+    script = Path(sys.executable).with_name("ccfs")
+    done = subprocess.run([str(script), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_command_prints_version_of_the_project():
+    version = run_python("import ccfs; print(ccfs.__version__)").strip()
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert run_command("--version") == f"ccfs {version}\n"
+
+
+def test_command_help_lists_subcommands():
+    assert "witness" in run_command("--help")
+    assert "--json" in run_command("witness", "--help")
