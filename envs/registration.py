@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["TASKS", "is_fast", "make", "make_gymnasium", "register"]
+__all__ = ["TASKS", "builder_of", "is_fast", "make", "make_gymnasium", "register"]
 
 TASKS: tuple[str, ...] = tuple(
     f"Safety{agent}{task}{level}-v0"
@@ -47,20 +47,36 @@ def make(
     """
     from ccfs.envs import _compat
 
+    arguments = dict(settings)
+    if render_mode is not None:
+        arguments["render_mode"] = render_mode
+    kind, spec = builder_of(env_id, fast=fast and render_mode is None, config=arguments.get("config"))
+    spec = dataclasses.replace(spec, entry_point=kind)
+    stock = _compat.stock("utils.registration")
+    env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
+    return env
+
+
+def builder_of(env_id: str, *, fast: bool = True, config: object = None) -> tuple[Any, Any]:
+    """Return the class that `make` would instantiate and the registered specification with its arguments.
+
+    Args:
+        env_id: as for `make`.
+        fast: False for the stock class.
+        config: configuration that replaces the registered one.
+    """
+    from ccfs.envs import _compat
+
     stock = _compat.stock("utils.registration")
     name = env_id.removeprefix("ccfs/")
     if name not in stock.safe_registry:
         raise ValueError(f"`env_id` must be an id of Safety-Gymnasium, got {env_id!r}. Try one of {', '.join(TASKS)}.")
     spec = stock.spec(name)
-    arguments = dict(settings)
-    if render_mode is not None:
-        arguments["render_mode"] = render_mode
-    if fast and render_mode is None and _can_be_fast(spec, arguments):
+    if fast and _can_be_fast(spec, config):
         selftest = importlib.import_module("ccfs.envs.selftest")
         if selftest.passes(name):
-            spec = dataclasses.replace(spec, entry_point=_fast_builder)
-    env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
-    return env
+            return importlib.import_module("ccfs.envs.fast").FastBuilder, spec
+    return stock.load_env_creator(spec.entry_point), spec
 
 
 def is_fast(env: gymnasium.Env[Any, Any]) -> bool:
@@ -93,15 +109,8 @@ def register() -> None:
         )
 
 
-def _can_be_fast(spec: Any, arguments: dict[str, object]) -> bool:
-    if spec.entry_point != _BUILDER or "render_mode" in arguments:
+def _can_be_fast(spec: Any, config: object) -> bool:
+    if spec.entry_point != _BUILDER:
         return False
-    config = arguments.get("config", spec.kwargs.get("config"))
-    return isinstance(config, dict) and not any(config.get(key) for key in _HUMAN_OR_PIXELS)
-
-
-def _fast_builder(**arguments: object) -> gymnasium.Env[Any, Any]:
-    from ccfs.envs.fast import FastBuilder
-
-    env: gymnasium.Env[Any, Any] = FastBuilder(**arguments)
-    return env
+    chosen = spec.kwargs.get("config") if config is None else config
+    return isinstance(chosen, dict) and not any(chosen.get(key) for key in _HUMAN_OR_PIXELS)
