@@ -45,7 +45,7 @@ def cost(order: float, p: float, q: float) -> float:
     """Return the least reverse Renyi divergence that permits a tie, C_order(p, q), rounded down.
 
     -log(1 - p - q + 2 M(p, q)) with M the power mean of exponent 1 - order; the geometric mean at order 1 (paper,
-    before Proposition prop:diameter-radii; Li et al., 2019, Lemma 1). Zero probabilities take the continuous limit,
+    before Proposition 9 (prop:diameter-radii); Li et al., 2019, Lemma 1). Zero probabilities take the continuous limit,
     so q = 0 gives -log(1 - p). It grows with p and falls with q, so confidence bounds may stand in.
 
     Args:
@@ -68,7 +68,7 @@ def cost(order: float, p: float, q: float) -> float:
 def forward_kl_cost(p: float, q: float) -> float:
     """Return the least forward KL divergence that permits a tie, J(p, q), rounded down.
 
-    p log(2 p / (p + q)) + q log(2 q / (p + q)), at most log 2 (paper, after Proposition prop:diameter-radii).
+    p log(2 p / (p + q)) + q log(2 q / (p + q)), at most log 2 (paper, after Proposition 9 (prop:diameter-radii)).
 
     >>> f"{forward_kl_cost(1.0, 0.0):.6f}"
     '0.693147'
@@ -89,7 +89,7 @@ def renyi_radius(
 ) -> float:
     """Return the conditional Renyi radius, the best over a finite set of orders, rounded down.
 
-    Proposition prop:diameter-radii: max over orders of min(ball / order, sigma sqrt(2 C_order(p, q) / (order
+    Proposition 9 (prop:diameter-radii): max over orders of min(ball / order, sigma sqrt(2 C_order(p, q) / (order
     Lambda))). The conditional decision is constant in the open ball of this radius. Choosing the order needs no
     further confidence.
 

@@ -76,7 +76,7 @@ def top_label(counts: Sequence[int] | NDArray[np.int64]) -> int:
 def certify_counts(
     counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
 ) -> JointMassCertificate | Abstention:
-    """Certify the selected label from joint counts (Algorithm alg:joint-mass, Theorem thm:joint-mass).
+    """Certify the selected label from joint counts (Algorithm 1 and Theorem 7, thm:joint-mass).
 
     Three families of bounds share `delta` equally: the selected mass from below, the mass of "selected or rejected"
     from below (whose complement bounds all competitors together; Sheikholeslami et al., 2022), and each competitor's
@@ -106,7 +106,7 @@ def certify_counts(
 def explicit_counts(
     counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
 ) -> JointMassCertificate | Abstention:
-    """Certify from the selected mass and one upper bound per competitor, half of `delta` each (Theorem thm:joint-mass).
+    """Certify from the selected mass and one upper bound per competitor, half of `delta` each (Theorem 7).
 
     Assumes and Args: as `certify_counts`.
     """
@@ -149,7 +149,7 @@ def single_batch_counts(
 
 
 def joint_mass_radius(lower: float, upper: float, sigma: float) -> float:
-    """Return the joint-mass radius, rounded down (Theorem thm:joint-mass).
+    """Return the joint-mass radius, rounded down (Theorem 7, thm:joint-mass).
 
     sigma / 2 [Phi^-1(lower) - Phi^-1(upper)], and 0 unless lower > upper.
 
@@ -174,8 +174,9 @@ def joint_mass_radius_upper(upper_a: float, lower_b: float, sigma: float) -> flo
 def substituted_radius(p_a: float, p_b: float, sigma: float) -> float:
     """UNSOUND DIAGNOSTIC: the ordinary radius with conditional probabilities put in. Not a certificate.
 
-    The decision can change inside it (Propositions prop:confidence-filter and prop:lshape-witness). It is here so
-    that a study can show by how much. It is sound only when the retained set is convex (Corollary cor:convex-event).
+    The decision can change inside it (Proposition 5, prop:confidence-filter, and Proposition 6, prop:lshape-witness).
+    It is here so that a study can show by how much. It is sound only when the retained set is convex (Corollary 2,
+    cor:convex-event).
 
     >>> f"{substituted_radius(0.575680, 0.424320, 1.0):.4f}"
     '0.1909'

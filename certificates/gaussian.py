@@ -14,7 +14,7 @@ def event_lower(p: float, mu: float) -> float:
     """Return the least probability after a shift of size `mu` of an event that has probability at least `p` before.
 
     Phi(Phi^-1(p) - mu), rounded down: the Gaussian event comparison of the paper's problem section, and the conclusion
-    of Theorem thm:adaptive-trajectory for predictable shifts whose energy is at most mu squared.
+    of Theorem 14 (thm:adaptive-trajectory) for predictable shifts whose energy is at most mu squared.
 
     Assumes: the two laws are images, under one common causal program, of Gaussians whose whitened means differ by at
     most `mu`. A conditional probability does not qualify (see `ccfs.certificates.filtered`).

@@ -39,8 +39,8 @@ _DERIVED = ("premise", "budget", "charges")
 def mu_certified(p_lower: float, target: float) -> float | None:
     """Return the greatest mu with event_lower(p_lower, mu) >= target, rounded down; None when p_lower < target.
 
-    Paper, Algorithm alg:ccfs-trajectory: Phi^-1(p_lower) - Phi^-1(target). None says that the target is not certified
-    even without any shift; 0.0 says that it is certified at no shift.
+    Paper, Algorithm 2 (alg:ccfs-trajectory): Phi^-1(p_lower) - Phi^-1(target). None says that the target is not
+    certified even without any shift; 0.0 says that it is certified at no shift.
 
     Args:
         p_lower: valid lower bound on the nominal event probability.
@@ -65,7 +65,7 @@ def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> floa
     """Return the certified Euclidean shift budget B = sigma mu / sqrt(kappa), rounded down; None when p_lower < target.
 
     Every predictable shift sequence whose squared norms add up to at most B^2 keeps the event's probability at least
-    `target` (Theorem thm:adaptive-trajectory with a constant schedule).
+    `target` (Theorem 14, thm:adaptive-trajectory, with a constant schedule).
 
     >>> f"{budget(0.6938, 0.5, sigma=0.2, kappa=1.05):.4f}"
     '0.0989'
@@ -246,11 +246,11 @@ def certify_event(
     bound: Bound | str,
     event: str = "event",
 ) -> TrajectoryCertificate:
-    """Certify a trajectory event from its nominal success count (Algorithm alg:ccfs-trajectory).
+    """Certify a trajectory event from its nominal success count (Algorithm 2 (alg:ccfs-trajectory)).
 
-    Theorem thm:adaptive-trajectory: if one causal program is run with fresh Gaussian blocks and the shifts are chosen
-    before each block with energy at most mu^2 on every reachable history, then an event of nominal probability p keeps
-    probability at least Phi(Phi^-1(p) - mu). The lower bound on p has error delta / family.
+    Theorem 14 (thm:adaptive-trajectory): if one causal program is run with fresh Gaussian blocks and the shifts are
+    chosen before each block with energy at most mu^2 on every reachable history, then an event of nominal probability
+    p keeps probability at least Phi(Phi^-1(p) - mu). The lower bound on p has error delta / family.
 
     Assumes: controller, verifier, fallbacks, dynamics, event, schedules and stopping rule are the same with and
     without shift and were fixed before sampling; the trajectories were sampled as the bound's premise says; `family`
