@@ -8,7 +8,7 @@ SOURCES := $(shell git ls-files -co --exclude-standard -- 'ccfs/*' 'certificates
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test lint types unit bench clean
+.PHONY: help setup test lint types unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ unit: $(READY) ## pytest alone
 
 bench: $(READY) ## speed as ratios, contenders alternating in one run
 	$(BIN)/python benchmarks/bench_binomial.py
+
+train: $(READY) ## continue training the shipped controllers (many hours; interrupt and repeat at will)
+	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build dist *.egg-info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ccfs import __version__
+from ccfs import __version__, train_cli
 
 app = typer.Typer(
     name="ccfs",
@@ -12,6 +12,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.add_typer(train_cli.app)
 
 
 def _print_version(is_requested: bool) -> None:

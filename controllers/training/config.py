@@ -1,0 +1,96 @@
+"""What a PPO-Lagrangian training run is: OmniSafe 0.5.0's PPOLag defaults, written down and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+
+from ccfs.certificates import _checks
+
+__all__ = ["TrainingConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """Settings of one run; every default is OmniSafe's `configs/on-policy/PPOLag.yaml`, except `environments`.
+
+    Args:
+        environment: Safety-Gymnasium task.
+        seed: seeds weights, exploration noise, batch order and environment resets.
+        total_steps: where the actor's learning rate has decayed to zero; a run may stop earlier.
+        environments: how many run side by side in the process (OmniSafe: `vector_env_nums`, default 1).
+        cost_limit: the multiplier grows while the mean episode cost is above it.
+        episode_window: the multiplier looks at the mean cost of so many last episodes.
+    """
+
+    environment: str
+    seed: int
+    total_steps: int = 10_000_000
+    steps_per_epoch: int = 20_000
+    environments: int = 10
+    update_iterations: int = 40
+    batch_size: int = 64
+    target_kl: float = 0.02
+    clip: float = 0.2
+    entropy_coefficient: float = 0.0
+    max_gradient_norm: float = 40.0
+    critic_norm_coefficient: float = 0.001
+    discount: float = 0.99
+    trace_decay: float = 0.95
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    actor_learning_rate: float = 3e-4
+    critic_learning_rate: float = 3e-4
+    cost_limit: float = 25.0
+    multiplier_init: float = 0.001
+    multiplier_learning_rate: float = 0.035
+    episode_window: int = 50
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.environment, str) and self.environment):
+            raise TypeError(f"`environment` must be a task id such as 'SafetyPointGoal2-v0', got {self.environment!r}.")
+        if not _checks.count("seed", self.seed) < 2**32:
+            raise ValueError(f"`seed` must be below 2**32, got {self.seed}.")
+        whole = (
+            "total_steps steps_per_epoch environments update_iterations batch_size episode_window"  # one name each
+        )
+        for name in whole.split():
+            _checks.count(name, getattr(self, name), minimum=1)
+        for name in ("target_kl", "clip", "max_gradient_norm", "actor_learning_rate", "critic_learning_rate"):
+            _checks.positive(name, getattr(self, name))
+        for name in ("entropy_coefficient", "critic_norm_coefficient", "cost_limit", "multiplier_init"):
+            _checks.nonnegative(name, getattr(self, name))
+        _checks.positive("multiplier_learning_rate", self.multiplier_learning_rate)
+        _checks.probability("discount", self.discount)
+        _checks.probability("trace_decay", self.trace_decay)
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        for i, size in enumerate(self.hidden_sizes):
+            _checks.count(f"hidden_sizes[{i}]", size, minimum=1)
+        for name, divisor in (("steps_per_epoch", self.environments), ("total_steps", self.steps_per_epoch)):
+            if getattr(self, name) % divisor:
+                raise ValueError(f"`{name}` must be a multiple of {divisor}, got {getattr(self, name)}.")
+
+    @property
+    def epochs(self) -> int:
+        """Epochs until `total_steps`."""
+        return self.total_steps // self.steps_per_epoch
+
+    @property
+    def name(self) -> str:
+        """Name of the run and of its zoo entry."""
+        task = self.environment.removesuffix("-v0").removeprefix("Safety").lower()
+        return f"ppolag-{task}-{self.seed}"
+
+    def as_dict(self) -> dict[str, str | int | float | list[int]]:
+        """Return the settings as plain JSON values."""
+        return asdict(self) | {"hidden_sizes": list(self.hidden_sizes)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> TrainingConfig:
+        """Inverse of `as_dict`; unknown or missing keys are refused."""
+        names = {field.name for field in fields(cls)}
+        if values.keys() != names:
+            raise ValueError(f"The settings must have the keys {sorted(names)}, got {sorted(values)}.")
+        sizes = values["hidden_sizes"]
+        if not isinstance(sizes, (list, tuple)):
+            raise TypeError(f"`hidden_sizes` must be a list of integers, got {sizes!r}.")
+        return cls(**{**values, "hidden_sizes": tuple(sizes)})  # type: ignore[arg-type]

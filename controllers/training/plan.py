@@ -1,0 +1,70 @@
+"""Which controllers to train and in what turns, read from a TOML file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ccfs.controllers.training.config import TrainingConfig
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["Plan"]
+
+_KEYS = {"environment", "seeds", "milestones", "folder", "checkpoints"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every controller is brought to the first milestone, then every one to the next, so that all progress.
+
+    Args:
+        configs: one per controller.
+        milestones: step counts, increasing; the last one is where the learning rate reaches zero.
+        folder: where runs are kept.
+        checkpoints: committed checkpoints `<name>.npz` to continue from when `folder` holds nothing further on.
+    """
+
+    configs: tuple[TrainingConfig, ...]
+    milestones: tuple[int, ...]
+    folder: Path
+    checkpoints: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.configs and len({config.name for config in self.configs}) == len(self.configs)):
+            raise ValueError("`seeds` must name at least one controller, and each once.")
+        if not (self.milestones and list(self.milestones) == sorted(set(self.milestones))):
+            raise ValueError(f"`milestones` must increase, got {self.milestones}.")
+        for config in self.configs:
+            for milestone in self.milestones:
+                if milestone % config.steps_per_epoch or not 0 < milestone <= config.total_steps:
+                    raise ValueError(
+                        f"`milestones` must be multiples of {config.steps_per_epoch} up to {config.total_steps}, "
+                        f"got {milestone}."
+                    )
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read a plan; unknown keys are refused."""
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        if not ({"environment", "seeds", "milestones", "folder"} <= values.keys() <= _KEYS):
+            raise ValueError(f"A plan must have the keys {sorted(_KEYS)}, got {sorted(values)}.")
+        milestones = tuple(values["milestones"])
+        environment = values["environment"]
+        return cls(
+            configs=tuple(TrainingConfig(environment=environment, seed=seed) for seed in values["seeds"]),
+            milestones=milestones,
+            folder=Path(values["folder"]),
+            checkpoints=Path(values["checkpoints"]) if "checkpoints" in values else None,
+        )
+
+    def turns(self) -> Iterator[tuple[TrainingConfig, int]]:
+        """Yield (controller, step count to reach) in order."""
+        for milestone in self.milestones:
+            for config in self.configs:
+                yield config, milestone

@@ -1,0 +1,146 @@
+"""Runs training turn by turn: resumes from the last checkpoint, saves after each epoch, shows progress."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.plan import Plan
+from ccfs.controllers.training.rollout import CostEnvironment, Space, reset
+from ccfs.controllers.training.seeds import reset_seeds
+from ccfs.controllers.training.state import CURVE, TrainingState
+
+__all__ = ["make_environments", "open_run", "run_plan", "versions", "write_curve"]
+
+EnvironmentMaker = Callable[[TrainingConfig], Sequence[CostEnvironment]]
+_PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
+
+
+def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = None) -> None:
+    """Work through the plan from wherever it stands. Interrupting loses at most the epoch in progress."""
+    with _only_process(plan.folder):
+        environments: Sequence[CostEnvironment] | None = None
+        for config, milestone in plan.turns():
+            folder = plan.folder / config.name
+            if _is_reached(folder, milestone):
+                continue
+            environments = environments or (make or make_environments)(config)
+            state = open_run(config, folder, environments, committed=plan.checkpoints)
+            _run_turn(state, folder, environments, until=milestone, console=console)
+
+
+def open_run(
+    config: TrainingConfig, folder: Path, environments: Sequence[CostEnvironment], *, committed: Path | None = None
+) -> TrainingState:
+    """Return the most advanced checkpoint of this run, or its fresh state; another configuration is refused."""
+    found = [folder / "checkpoint.npz", *([committed / f"{config.name}.npz"] if committed else [])]
+    states = [TrainingState.load(path) for path in found if path.exists()]
+    if not states:
+        first = environments[0]
+        sizes = {"observation_size": _size(first.observation_space), "action_size": _size(first.action_space)}
+        return TrainingState.fresh(config, **sizes)
+    state = max(states, key=lambda candidate: candidate.steps)
+    if state.config != config:
+        raise ValueError(f"{folder} holds a run with other settings. Choose another folder or the same settings.")
+    return state
+
+
+def make_environments(config: TrainingConfig) -> Sequence[CostEnvironment]:
+    """Return the configured number of fast environments, all in this process, each reset once.
+
+    The first reset of a Safety-Gymnasium environment computes forces once, later ones twice, which changes last bits;
+    after one reset a resumed run is bit for bit the uninterrupted one.
+    """
+    from ccfs.envs.registration import builder_of
+
+    kind, spec = builder_of(config.environment)
+    environments = [kind(**copy.deepcopy(spec.kwargs)) for _ in range(config.environments)]
+    seeds = reset_seeds(config.seed, config.epochs)
+    for environment in environments:
+        reset(environment, seeds)
+    return environments
+
+
+def write_curve(state: TrainingState, path: Path) -> None:
+    """Write the learning curve as CSV, atomically."""
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(CURVE)
+        writer.writerows([f"{number:.9g}" for number in row] for row in state.curve)
+    os.replace(temporary, path)
+
+
+def versions() -> frozenset[str]:
+    """Return name==version of the packages that decide what training computes."""
+    found = set()
+    for name in _PACKAGES:
+        try:
+            found.add(f"{name}=={metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return frozenset(found)
+
+
+def _run_turn(
+    state: TrainingState, folder: Path, environments: Sequence[CostEnvironment], *, until: int, console: Console
+) -> None:
+    state.versions = state.versions | versions()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _progress(console) as progress:
+        task = progress.add_task(state.config.name, total=until, completed=state.steps, note="")
+        while state.steps < until:
+            state.run_epoch(environments)
+            state.save(folder / "checkpoint.npz")
+            write_curve(state, folder / "curve.csv")
+            _show(progress, task, state)
+    state.save(folder / f"milestone-{until}.npz")
+    console.print(f"{state.config.name}: {state.steps:,} steps, checkpoint in {folder}", highlight=False)
+
+
+def _show(progress: Progress, task: TaskID, state: TrainingState) -> None:
+    row = dict(zip(CURVE, state.curve[-1], strict=True))
+    rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
+    note = f"return {row['return']:.2f}  cost {row['cost']:.1f}  λ {row['multiplier']:.3f}  {rate:,.0f} steps/s"
+    progress.update(task, completed=state.steps, note=note)
+
+
+def _progress(console: Console) -> Progress:
+    """Return a progress display that is silent when the output is not a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+
+
+def _is_reached(folder: Path, milestone: int) -> bool:
+    return (folder / f"milestone-{milestone}.npz").exists()
+
+
+def _size(space: Space) -> int:
+    if space.shape is None or len(space.shape) != 1:
+        raise ValueError(f"Spaces must be flat boxes, got shape {space.shape}.")
+    return space.shape[0]
+
+
+@contextmanager
+def _only_process(folder: Path) -> Iterator[None]:
+    """Refuse a second process on the same folder; the lock vanishes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no such lock on this system
+            pass
+        except BlockingIOError as busy:
+            raise RuntimeError(f"Another process trains in {folder}. Wait for it or choose another folder.") from busy
+        yield

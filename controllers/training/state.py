@@ -1,0 +1,195 @@
+"""Everything a training run must remember, one epoch of work on it, and its checkpoint file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.actor import NumpyActor
+from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.multiplier import Multiplier
+from ccfs.controllers.training.networks import ACTOR, Adam, Floats, Layout
+from ccfs.controllers.training.normalizer import RunningNormalizer
+from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
+from ccfs.controllers.training.seeds import stream
+from ccfs.controllers.training.update import update
+
+__all__ = ["CURVE", "FORMAT", "TrainingDivergedError", "TrainingState"]
+
+FORMAT: Final = "ccfs.training-checkpoint/1"
+CURVE: Final = (
+    "steps", "return", "cost", "length", "epoch_return", "epoch_cost", "multiplier", "kl", "iterations", "action_std",
+    "learning_rate", "rollout_seconds", "update_seconds",
+)  # fmt: skip
+"""Columns of the learning curve; `return`, `cost`, `length`: means over the last 50 episodes, as OmniSafe logs them."""
+
+
+class TrainingDivergedError(ArithmeticError):
+    """A weight became NaN or infinite; the checkpoint before it is intact."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingState:
+    """A run between two epochs. Random streams are keyed by epoch, so no generator state needs to be kept.
+
+    `versions` names every package version that took part ("numpy==1.26.4"), over all stretches of the run.
+    """
+
+    config: TrainingConfig
+    layout: Layout
+    parameters: Floats
+    adam: Adam
+    multiplier: Multiplier
+    normalizer: RunningNormalizer
+    episodes: deque[Episode]
+    curve: list[tuple[float, ...]]
+    versions: frozenset[str] = frozenset()
+
+    @classmethod
+    def fresh(cls, config: TrainingConfig, *, observation_size: int, action_size: int) -> TrainingState:
+        """Return the state before the first epoch."""
+        layout = Layout(
+            observation_size=observation_size, action_size=action_size, hidden_sizes=config.hidden_sizes
+        )
+        parameters = layout.initial(stream(config.seed, 0, "weights"))
+        return cls(
+            config=config,
+            layout=layout,
+            parameters=parameters,
+            adam=Adam(np.zeros_like(parameters), np.zeros_like(parameters), 0),
+            multiplier=Multiplier(value=config.multiplier_init),
+            normalizer=RunningNormalizer.empty(observation_size),
+            episodes=deque(maxlen=config.episode_window),
+            curve=[],
+        )
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done."""
+        return len(self.curve)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps really trained on."""
+        return self.epoch * self.config.steps_per_epoch
+
+    def run_epoch(self, environments: Sequence[CostEnvironment]) -> None:
+        """Collect one epoch and learn from it. After an exception the state must be loaded again."""
+        config, epoch = self.config, self.epoch
+        if not epoch < config.epochs:
+            raise ValueError(f"The run must have epochs left, got {self.steps} of {config.total_steps} steps done.")
+        if len(environments) != config.environments:
+            raise ValueError(f"`environments` must be {config.environments} of them, got {len(environments)}.")
+        started = time.perf_counter()
+        rollout = collect(
+            environments, self.parameters, self.normalizer, layout=self.layout, config=config, epoch=epoch
+        )
+        collected = time.perf_counter()
+        self.episodes.extend(rollout.episodes)
+        reward, cost, length = _means(self.episodes)
+        self.multiplier = self.multiplier.updated(
+            cost, cost_limit=config.cost_limit, learning_rate=config.multiplier_learning_rate
+        )
+        actor_rate = config.actor_learning_rate * (1.0 - epoch / config.epochs)
+        order = stream(config.seed, epoch, "order")
+        report = update(
+            rollout.batch,
+            self.parameters,
+            self.adam,
+            layout=self.layout,
+            config=config,
+            multiplier=self.multiplier.value,
+            learning_rates=np.array([actor_rate, config.critic_learning_rate, config.critic_learning_rate]),
+            permutation=lambda: order.permutation(config.steps_per_epoch),
+        )
+        if not bool(np.isfinite(self.parameters).all()):
+            raise TrainingDivergedError(f"Epoch {epoch + 1} of {config.name} left a weight that is not finite.")
+        epoch_reward, epoch_cost, _ = _means(rollout.episodes)
+        std = float(np.exp(self.layout.views(self.parameters)[2][ACTOR]).mean())
+        totals = (float((epoch + 1) * config.steps_per_epoch), reward, cost, length, epoch_reward, epoch_cost)
+        learning = (self.multiplier.value, report.kl, float(report.iterations), std, actor_rate)
+        self.curve.append((*totals, *learning, collected - started, time.perf_counter() - collected))
+
+    def actor(self) -> NumpyActor:
+        """Return the mean policy with its normaliser frozen, as a controller."""
+        weights, biases, _ = self.layout.views(self.parameters)
+        return NumpyActor(
+            weights=tuple(w[ACTOR].T for w in weights),
+            biases=tuple(b[ACTOR, 0] for b in biases),
+            activation="tanh",
+            normalizer=self.normalizer.frozen(),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the checkpoint atomically: a crash leaves the former one."""
+        content = {
+            "format": np.array(FORMAT),
+            "config": np.array(json.dumps(self.config.as_dict())),
+            "parameters": self.parameters,
+            "adam_first": self.adam.first,
+            "adam_second": self.adam.second,
+            "adam_steps": np.array(self.adam.steps),
+            "multiplier": np.array([self.multiplier.value, self.multiplier.first, self.multiplier.second]),
+            "multiplier_steps": np.array(self.multiplier.steps),
+            "normalizer": np.stack([self.normalizer.mean, self.normalizer.squares]),
+            "normalizer_count": np.array(self.normalizer.count),
+            "episodes": np.array([(e.reward, e.cost, e.length) for e in self.episodes], float).reshape(-1, 3),
+            "curve": np.array(self.curve, float).reshape(-1, len(CURVE)),
+            "versions": np.array(" ".join(sorted(self.versions))),
+            "sizes": np.array([self.layout.observation_size, self.layout.action_size]),
+        }
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(target.name + ".part")
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TrainingState:
+        """Read a checkpoint; pickled objects are refused."""
+        with np.load(path, allow_pickle=False) as file:
+            content: dict[str, NDArray[np.generic]] = {name: file[name] for name in file.files}
+        found = str(content.get("format", "none"))
+        if found != FORMAT:
+            raise ValueError(f"The checkpoint must have format {FORMAT!r}, got {found!r}.")
+        config = TrainingConfig.from_dict(json.loads(str(content["config"])))
+        observation_size, action_size = (int(size) for size in content["sizes"].tolist())
+        state = cls.fresh(config, observation_size=observation_size, action_size=action_size)
+        for name in ("parameters", "adam_first", "adam_second"):
+            if content[name].shape != state.parameters.shape or content[name].dtype != np.float32:
+                raise ValueError(f"`{name}` must be float32 {state.parameters.shape}, got {content[name].shape}.")
+        state.parameters = content["parameters"].astype(np.float32)
+        first, second = (content[name].astype(np.float32) for name in ("adam_first", "adam_second"))
+        state.adam = Adam(first, second, int(content["adam_steps"]))
+        value, first_moment, second_moment = (float(number) for number in content["multiplier"].tolist())
+        state.multiplier = Multiplier(
+            value=value, first=first_moment, second=second_moment, steps=int(content["multiplier_steps"])
+        )
+        mean, squares = content["normalizer"].astype(np.float64)
+        state.normalizer = RunningNormalizer(mean, squares, int(content["normalizer_count"]))
+        for reward, cost, length in content["episodes"].tolist():
+            state.episodes.append(Episode(reward=reward, cost=cost, length=int(length)))
+        state.curve = [tuple(row) for row in content["curve"].tolist()]
+        state.versions = frozenset(str(content["versions"]).split())
+        return state
+
+
+def _means(episodes: Sequence[Episode] | deque[Episode]) -> tuple[float, float, float]:
+    if not episodes:
+        return math.nan, math.nan, math.nan
+    table = np.array([(e.reward, e.cost, e.length) for e in episodes], float)
+    reward, cost, length = table.mean(axis=0).tolist()
+    return reward, cost, length

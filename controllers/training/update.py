@@ -1,0 +1,128 @@
+"""One epoch's PPO-Lagrangian update: the same weights as OmniSafe 0.5.0's `PPOLag._update`, several times faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.networks import (
+    ACTOR,
+    COST_CRITIC,
+    REWARD_CRITIC,
+    Adam,
+    Floats,
+    Layout,
+    clip_rows,
+    log_density,
+)
+
+__all__ = ["Batch", "UpdateReport", "minibatch_step", "update"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What an epoch's rollout leaves for the update; first axis: steps. Advantages are standardised already."""
+
+    observations: Floats
+    actions: Floats
+    log_densities: Floats
+    reward_targets: Floats
+    cost_targets: Floats
+    reward_advantages: Floats
+    cost_advantages: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateReport:
+    """How far the update went: iterations until the divergence passed its target, and that divergence."""
+
+    iterations: int
+    kl: float
+
+
+def update(
+    batch: Batch,
+    parameters: Floats,
+    adam: Adam,
+    *,
+    layout: Layout,
+    config: TrainingConfig,
+    multiplier: float,
+    learning_rates: NDArray[np.float64],
+    permutation: Callable[[], NDArray[np.intp]],
+) -> UpdateReport:
+    """Fit both critics and the actor to `batch`, in place; `permutation` gives the order of each pass.
+
+    The three losses share no parameter, so stepping the three networks together equals OmniSafe's one after another.
+    """
+    advantages = (batch.reward_advantages - multiplier * batch.cost_advantages) / (1.0 + multiplier)
+    columns = (batch.observations, batch.actions, batch.log_densities, batch.reward_targets, batch.cost_targets)
+    old_means, old_log_std = _policy(layout, parameters, batch.observations)
+    steps = len(batch.observations)
+    iterations, kl = 0, 0.0
+    for _ in range(config.update_iterations):
+        order = permutation()
+        shuffled = [column[order] for column in (*columns, advantages)]
+        for start in range(0, steps, config.batch_size):
+            part = [column[start : start + config.batch_size] for column in shuffled]
+            minibatch_step(part, parameters, adam, layout=layout, config=config, learning_rates=learning_rates)
+        iterations += 1
+        kl = _divergence(old_means, old_log_std, *_policy(layout, parameters, batch.observations))
+        if kl > config.target_kl:
+            break
+    return UpdateReport(iterations=iterations, kl=kl)
+
+
+def minibatch_step(
+    part: list[Floats],
+    parameters: Floats,
+    adam: Adam,
+    *,
+    layout: Layout,
+    config: TrainingConfig,
+    learning_rates: NDArray[np.float64],
+) -> None:
+    """Step all three networks once on observations, actions, log densities, two targets and combined advantages."""
+    observations, actions, old_log_densities, reward_targets, cost_targets, advantages = part
+    size = len(observations)
+    activations = layout.forward(parameters, observations)
+    outputs = activations[-1]
+    gradient = np.zeros_like(parameters)
+    log_std = layout.views(parameters)[2][ACTOR]
+
+    output_gradient = np.zeros_like(outputs)
+    output_gradient[REWARD_CRITIC, :, 0] = (outputs[REWARD_CRITIC, :, 0] - reward_targets) * (2.0 / size)
+    output_gradient[COST_CRITIC, :, 0] = (outputs[COST_CRITIC, :, 0] - cost_targets) * (2.0 / size)
+
+    std = np.exp(log_std)
+    scaled = (actions - outputs[ACTOR]) / std
+    ratio = np.exp(log_density(actions, outputs[ACTOR], log_std) - old_log_densities)
+    # The clipped surrogate is flat where clipping makes it smaller; there torch's gradient is zero.
+    is_flat = np.where(advantages > 0.0, ratio > 1.0 + config.clip, ratio < 1.0 - config.clip)
+    slope = np.where(is_flat, 0.0, -ratio * advantages / size).astype(ratio.dtype)[:, None]
+    output_gradient[ACTOR] = slope * scaled / std
+    layout.views(gradient)[2][ACTOR] = (
+        slope * (scaled * scaled - 1.0)
+    ).sum(axis=0) - config.entropy_coefficient / layout.action_size
+
+    layout.backward(parameters, observations, activations, output_gradient, gradient)
+    gradient[REWARD_CRITIC:] += 2.0 * config.critic_norm_coefficient * parameters[REWARD_CRITIC:]
+    clip_rows(gradient, config.max_gradient_norm)
+    adam.step(parameters, gradient, learning_rates)
+
+
+def _policy(layout: Layout, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
+    actor = parameters[ACTOR : ACTOR + 1]
+    return layout.forward(actor, observations)[-1][0], layout.views(actor)[2][0].copy()
+
+
+def _divergence(old_means: Floats, old_log_std: Floats, means: Floats, log_std: Floats) -> float:
+    """Return the mean KL divergence of the new policy from the old one."""
+    variance_ratio = np.exp(2.0 * (old_log_std - log_std))
+    squared = ((old_means - means) / np.exp(log_std)) ** 2
+    per_step = 0.5 * (variance_ratio + squared - 1.0 - np.log(variance_ratio)).sum(axis=-1)
+    return float(per_step.mean(dtype=np.float64))
