@@ -20,22 +20,24 @@ class AcceptAll:
         return np.ones(len(actions), dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BoxVerifier:
-    """Accept the actions inside a fixed box, whatever is observed."""
+    """Accept the actions inside a fixed box, edges included, whatever is observed."""
 
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    low: Vector
+    high: Vector
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
-        if len(self.low) != len(self.high) or not all(a <= b for a, b in zip(self.low, self.high, strict=True)):
+            bound = np.array(getattr(self, name), dtype=np.float64)
+            bound.flags.writeable = False
+            object.__setattr__(self, name, bound)
+        if self.low.ndim != 1 or self.low.shape != self.high.shape or not (self.low <= self.high).all():
             raise ValueError(f"`low` must be at most `high` in every coordinate, got {self.low} and {self.high}.")
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
-        """Return which actions lie in the box, edges included."""
-        inside = (actions >= np.asarray(self.low)) & (actions <= np.asarray(self.high))
+        """Return which actions lie in the box."""
+        inside = (actions >= self.low) & (actions <= self.high)
         return np.asarray(inside.all(axis=1))
 
 

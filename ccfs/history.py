@@ -14,16 +14,24 @@ __all__ = ["PublicHistory", "PublicStep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicStep:
-    """One finished step as everybody saw it. `center` is the controller's own, never the shifted one."""
+    """One finished step as everybody saw it. `center` is the controller's own (clipped), never the shifted one.
 
+    `observation` is the one the decision was made on; `action` is None on abstention; `cost` is None when the
+    environment reports none.
+    """
+
+    t: int
     observation: NDArray[np.float64]
     center: NDArray[np.float64]
     source: Source
     index: int
-    action: NDArray[np.float64]
+    action: NDArray[np.float64] | None
+    skipped: tuple[str, ...]
     reward: float
-    cost: float
+    cost: float | None
     goal: bool
+    terminated: bool
+    truncated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

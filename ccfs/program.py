@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+from gymnasium.spaces import Box, Space
 
 from ccfs.protocols import Fallback, Vector, Verifier
 
 __all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
 
 CandidateMap = Callable[[Vector], Vector]
+ActType = TypeVar("ActType")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +53,8 @@ class CausalProgram:
         clip_center: clip the controller's center to the action box, so that a unit of budget is a unit of action.
             Turning it off is recorded on the certificate.
         candidate_map: maps proposals, shape (n, d), to candidate actions; None clips to the action box.
+        dtype: "float64" or "float32", the precision in which the environment takes actions. Candidates are rounded to
+            it before they are verified, so that what runs is exactly what was verified.
     """
 
     low: Vector
@@ -58,6 +63,7 @@ class CausalProgram:
     fallbacks: tuple[FallbackEntry, ...] = ()
     clip_center: bool = True
     candidate_map: CandidateMap | None = None
+    dtype: str = "float64"
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -80,6 +86,31 @@ class CausalProgram:
             raise TypeError(f"`clip_center` must be True or False, got {self.clip_center!r}.")
         if self.candidate_map is not None and not callable(self.candidate_map):
             raise TypeError(f"`candidate_map` must be callable or None, got {self.candidate_map!r}.")
+        if self.dtype not in ("float64", "float32"):
+            raise ValueError(f"`dtype` must be 'float64' or 'float32', got {self.dtype!r}.")
+
+    @classmethod
+    def for_space(
+        cls,
+        space: Space[ActType],
+        *,
+        verifier: Verifier,
+        fallbacks: Sequence[FallbackEntry] = (),
+        clip_center: bool = True,
+        candidate_map: CandidateMap | None = None,
+    ) -> CausalProgram:
+        """Build the program for an environment's Box action space of shape (d,)."""
+        if not isinstance(space, Box) or len(space.shape) != 1 or space.dtype not in (np.float32, np.float64):
+            raise TypeError(f"`space` must be a Box of floats with shape (d,), got {space}.")
+        return cls(
+            low=space.low,
+            high=space.high,
+            verifier=verifier,
+            fallbacks=tuple(fallbacks),
+            clip_center=clip_center,
+            candidate_map=candidate_map,
+            dtype=np.dtype(space.dtype).name,
+        )
 
     @property
     def dimension(self) -> int:
@@ -106,5 +137,9 @@ class CausalProgram:
         return self.to_box(vector) if self.clip_center else vector
 
     def candidates(self, block: Vector) -> Vector:
-        """Map a block of proposals, shape (n, d), to candidate actions of the same shape."""
-        return self.to_box(block) if self.candidate_map is None else self.candidate_map(block)
+        """Map a block of proposals, shape (n, d), to candidate actions of the same shape, in the action's precision."""
+        candidates = self.to_box(block) if self.candidate_map is None else self.candidate_map(block)
+        if self.dtype == "float64":
+            return candidates
+        with np.errstate(over="ignore"):  # an infinity is rejected later, as every action that is not finite
+            return candidates.astype(np.float32).astype(np.float64)

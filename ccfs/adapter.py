@@ -1,0 +1,76 @@
+"""Environments that return six values a step (Safety-Gymnasium) and those that return five, brought together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import gymnasium
+import numpy as np
+
+from ccfs.protocols import Vector
+
+__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step"]
+
+Info: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """Under which keys of `info` an environment reports cost and goal. A sixth return value overrides the cost key."""
+
+    cost: str = "cost"
+    goal: str = "goal_met"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InnerStep:
+    """One inner step in one form; `cost` is None when the environment reports none."""
+
+    observation: Vector
+    reward: float
+    cost: float | None
+    goal: bool
+    terminated: bool
+    truncated: bool
+    info: Info
+
+
+def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Signals) -> InnerStep:
+    """Step an environment of either kind."""
+    returned: tuple[object, ...] = env.step(action)
+    if len(returned) == 6:
+        observation, reward, cost, terminated, truncated, info = returned
+    elif len(returned) == 5:
+        observation, reward, terminated, truncated, info = returned
+        cost = info.get(signals.cost) if isinstance(info, dict) else None
+    else:
+        raise TypeError(f"`env.step` must return 5 or 6 values, got {len(returned)}.")
+    if not isinstance(info, dict):
+        raise TypeError(f"`env.step` must return a dict as its last value, got {type(info).__name__}.")
+    return InnerStep(
+        observation=observation,  # type: ignore[arg-type]  # the environment's own, checked by its space
+        reward=_number("reward", reward),
+        cost=None if cost is None else _number("cost", cost),
+        goal=bool(info.get(signals.goal, False)),
+        terminated=bool(terminated),
+        truncated=bool(truncated),
+        info=info,
+    )
+
+
+def _number(name: str, value: object) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, (int, float, np.number, np.ndarray)) and np.ndim(value) == 0:
+        return float(value)
+    raise TypeError(f"`env.step` must return a number as {name}, got {value!r}.")
+
+
+class SixTuple(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
+    """Give a wrapped environment Safety-Gymnasium's six return values again, for loops that expect them."""
+
+    def step(self, action: Vector) -> tuple[Vector, float, float, bool, bool, Info]:  # type: ignore[override]
+        """Return (observation, reward, cost, terminated, truncated, info)."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, float(reward), float(info.get("cost", 0.0)), terminated, truncated, info

@@ -1,0 +1,83 @@
+"""An adversary at work: a shift rule, its private copy of the public history, its stream and its ledger."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ccfs.history import PublicHistory, PublicStep
+from ccfs.ledger import EnergyLedger
+from ccfs.protocols import ShiftRule, Vector
+from ccfs.schedules import ProposalSchedule
+
+__all__ = ["Attack", "ShiftRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShiftRecord:
+    """One line of the private log: what was added to the center, what it cost, and the energy spent so far."""
+
+    t: int
+    shift: Vector
+    energy: float
+    spent: float
+
+
+class Attack:
+    """Asks the rule for a shift and commits it to the ledger, before the block is drawn.
+
+    Causal by construction: the rule gets copies of finished public steps and of the current observation and center,
+    what its own ledger still allows, and its own stream. It never gets the block, the proposal stream or the
+    environment. A raising rule, a wrong shape or an overspending shift raises out: nothing has been drawn.
+
+    Args:
+        rule: the shift rule.
+        limit: greatest energy along a trajectory, mu squared.
+        schedules: the schedules of the attacked arm.
+    """
+
+    def __init__(
+        self, *, rule: ShiftRule, limit: float, schedules: ProposalSchedule | Sequence[ProposalSchedule]
+    ) -> None:
+        if not isinstance(rule, ShiftRule):
+            raise TypeError(f"`rule` must have `reset()` and `shift(history, rng, *, allowance)`, got {rule!r}.")
+        self._rule = rule
+        self._ledger = EnergyLedger(limit=limit, schedules=schedules)
+        self._steps: list[PublicStep] = []
+        self._rng: np.random.Generator | None = None
+        self._last: ShiftRecord | None = None
+
+    @property
+    def last(self) -> ShiftRecord | None:
+        """The last committed shift, None before the first."""
+        return self._last
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Begin a trajectory with the rule's own stream and nothing spent."""
+        self._ledger.reset()
+        self._steps.clear()
+        self._rng, self._last = rng, None
+        self._rule.reset()
+
+    def commit(self, t: int, horizon: int, observation: Vector, center: Vector) -> Vector:
+        """Return the committed shift of step `t`."""
+        if self._rng is None:
+            raise RuntimeError("`begin` must be called before `commit`.")
+        history = PublicHistory(
+            t=t, horizon=horizon, observation=observation.copy(), center=center.copy(), steps=tuple(self._steps)
+        )
+        answer = self._rule.shift(history, self._rng, allowance=self._ledger.allowance(t))
+        shift = np.array(answer, dtype=np.float64)
+        if shift.shape != center.shape:
+            raise ValueError(f"`shift` must have shape {center.shape}, got {shift.shape} from {self._rule!r}.")
+        energy = self._ledger.commit(t, shift)
+        self._last = ShiftRecord(t=t, shift=shift, energy=energy, spent=self._ledger.spent)
+        return shift
+
+    def publish(self, step: PublicStep) -> None:
+        """Give the rule its own copy of a finished step."""
+        # Copied once, when it becomes public: the rule may spoil its copy, but only its own.
+        self._steps.append(copy.deepcopy(step))

@@ -1,0 +1,188 @@
+"""The plugin: a Gymnasium wrapper whose `step` takes the policy's action as the center of a proposal block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import gymnasium
+import numpy as np
+
+from ccfs.adapter import Info, Signals, inner_step
+from ccfs.attack import Attack, ShiftRecord
+from ccfs.certificates import _checks
+from ccfs.history import PublicStep
+from ccfs.program import CausalProgram
+from ccfs.protocols import Vector
+from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
+from ccfs.selection import Selection
+from ccfs.selector import Selector
+from ccfs.streams import Purpose, Streams
+
+__all__ = ["ProposalWrapper"]
+
+Env: TypeAlias = gymnasium.Env[Vector, Vector]
+
+
+class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
+    """Run any policy through a fixed causal program: draw a block around its action, verify, fall back, or abstain.
+
+    Any loop that asks a policy and calls `env.step` works unchanged. Abstention ends the episode without an inner
+    step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns that one key of `info`;
+    what stands there is public: it never tells whether or how the center was shifted.
+
+    Args:
+        env: environment with a Box action space of shape (d,) and array observations; five or six return values.
+        program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
+        schedules: one proposal schedule, or one per step.
+        seed: root seed of the wrapper's own streams.
+        horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
+        attack: a shift rule with its energy limit; None is the nominal arm.
+        signals: under which `info` keys cost and goal are reported.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        program: CausalProgram,
+        schedules: ProposalSchedule | Sequence[ProposalSchedule],
+        seed: int,
+        horizon: int | None = None,
+        attack: Attack | None = None,
+        signals: Signals | None = None,
+    ) -> None:
+        fixed = as_schedules(schedules)
+        if not isinstance(program, CausalProgram):
+            raise TypeError(f"`program` must be a CausalProgram, got {program!r}. See CausalProgram.for_space.")
+        space: object = env.observation_space
+        if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+            raise TypeError("`env` must have array observations. Wrap it in gymnasium's FlattenObservation first.")
+        if env.action_space.shape != (program.dimension,):
+            raise ValueError(
+                f"`program` must have the action dimension of `env`, {env.action_space.shape}, got {program.dimension}."
+            )
+        if isinstance(fixed, tuple):
+            horizon = len(fixed) if horizon is None else horizon
+            if not horizon <= len(fixed):
+                raise ValueError(f"`schedules` must cover `horizon` {horizon}, got {len(fixed)} entries.")
+        if horizon is not None:
+            _checks.count("horizon", horizon, minimum=1)
+        if attack is not None and horizon is None:
+            raise ValueError("`horizon` must be given with an attack: the energy limit is one over a finite horizon.")
+        _checks.count("seed", seed)
+        super().__init__(env)
+        self._program, self._schedules, self._horizon = program, fixed, horizon
+        self._attack, self._signals = attack, signals or Signals()
+        self._selector = Selector(program)
+        self._root, self._episode, self._arm = seed, 0, ""
+        self._trial: Streams | None = None
+        self._t, self._is_done = 0, True
+        self._last: PublicStep | None = None
+
+    @property
+    def last_step(self) -> PublicStep:
+        """The last finished step, as everybody may see it."""
+        if self._last is None:
+            raise RuntimeError("no step has been taken since `reset`.")
+        return self._last
+
+    @property
+    def last_shift(self) -> ShiftRecord | None:
+        """The last committed shift and its energy: private to the experimenter, None in the nominal arm."""
+        return None if self._attack is None else self._attack.last
+
+    def use_streams(self, streams: Streams) -> None:
+        """Key the next episode by `streams` instead of by seed and episode number."""
+        self._trial = streams
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Vector, Info]:
+        """Begin an episode. A seed restarts the wrapper's episode count, so that the same seed gives the same noise."""
+        if seed is not None:
+            self._arm, self._episode = f"reset seed {seed}", 0
+        streams = self._trial or Streams(root=self._root, arm=self._arm, trial=self._episode)
+        self._trial, self._is_done, self._last = None, True, None
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._episode += 1
+        self._rng = streams.generator(Purpose.PROPOSAL)
+        if self._attack is not None:
+            self._attack.begin(streams.generator(Purpose.SHIFT))
+        self._selector.reset()
+        self._observation = np.array(observation)
+        self._t, self._is_done = 0, False
+        return observation, info
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
+        """Take the policy's action as the center of this step's block; return the environment's outcome.
+
+        Raises:
+            EnergyRefusedError: the attack overspent. Nothing has been drawn or executed.
+        """
+        if self._is_done:
+            raise RuntimeError("`reset` must be called before `step`: the episode has ended.")
+        center = self._program.center(action)
+        drawn_around = center
+        if self._attack is not None and self._horizon is not None:
+            drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
+        block = schedule_at(self._schedules, self._t).sample_block(drawn_around, self._rng)
+        self._selector.observe(self._observation)
+        selection = self._selector.select(self._observation, center, block)
+        self._is_done = True  # stays so if the inner step raises
+        if selection.action is None:
+            return self._abstain(center, selection)
+        return self._execute(center, selection, selection.action)
+
+    def _execute(self, center: Vector, selection: Selection, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
+        inner = inner_step(self.env, action.astype(self._program.dtype), self._signals)
+        truncated = inner.truncated or self._t + 1 == self._horizon
+        self._record(center, selection, inner.reward, inner.cost, inner.goal, inner.terminated, truncated)
+        self._observation = np.array(inner.observation)
+        self._is_done = inner.terminated or truncated
+        info = {**inner.info, "ccfs": self._public_info()}
+        if inner.cost is not None:
+            info.setdefault("cost", inner.cost)
+        return inner.observation, inner.reward, inner.terminated, truncated, info
+
+    def _abstain(self, center: Vector, selection: Selection) -> tuple[Vector, float, bool, bool, Info]:
+        self._record(center, selection, 0.0, None, False, True, False)
+        return self._observation.copy(), 0.0, True, False, {"ccfs": self._public_info()}
+
+    def _record(
+        self,
+        center: Vector,
+        selection: Selection,
+        reward: float,
+        cost: float | None,
+        goal: bool,
+        terminated: bool,
+        truncated: bool,
+    ) -> None:
+        step = PublicStep(
+            t=self._t,
+            observation=self._observation,
+            center=center,
+            source=selection.source,
+            index=selection.index,
+            action=selection.action,
+            skipped=selection.skipped,
+            reward=reward,
+            cost=cost,
+            goal=goal,
+            terminated=terminated,
+            truncated=truncated,
+        )
+        if self._attack is not None:
+            self._attack.publish(step)
+        self._last = step
+        self._t += 1
+
+    def _public_info(self) -> Info:
+        step = self.last_step
+        action = None if step.action is None else step.action.copy()
+        return {
+            "source": step.source.value,
+            "index": step.index,
+            "center": step.center.copy(),
+            "action": action,
+            "skipped": step.skipped,
+        }

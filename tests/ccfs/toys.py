@@ -1,0 +1,57 @@
+"""Small environments built from functions, for tests of the runtime."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+
+
+class Line(gymnasium.Env):
+    """A point on a line: the action is added with noise; cost above 1, goal above 2. Six values a step if asked."""
+
+    def __init__(
+        self, *, dtype=np.float64, six=False, noise=0.01, steps=None, breaks_at=None, nan_at=None, dimension=2
+    ):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (dimension,), dtype)
+        self.six, self.noise, self.steps = six, noise, steps
+        self.breaks_at, self.nan_at = breaks_at, nan_at
+        self.executed = []
+        self.render_mode = None
+
+    def _see(self):
+        return np.array([self.x, float(self.t), self.x**2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x, self.t = float(self.np_random.normal(0, 0.1)), 0
+        return self._see(), {}
+
+    def step(self, action):
+        assert action.dtype == self.action_space.dtype
+        if self.t == self.breaks_at:
+            raise RuntimeError("the simulation diverged")
+        self.executed.append(action.copy())
+        self.x += 0.1 * float(action[0]) + self.noise * float(self.np_random.normal())
+        self.t += 1
+        if self.t == self.nan_at:
+            self.x = np.nan
+        cost, info = float(self.x > 1.0), {}
+        if self.x > 2.0:
+            info["goal_met"] = True
+        truncated = self.t == self.steps
+        if self.six:
+            return self._see(), self.x, cost, False, truncated, info
+        return self._see(), self.x, False, truncated, {**info, "cost": cost}
+
+
+class Push:
+    """A controller that always pushes to the right."""
+
+    digest = "push"
+
+    def reset(self):
+        pass
+
+    def center(self, observation):
+        return np.array([0.8, 0.1])
