@@ -19,19 +19,26 @@ class PseudoLidar:
     stock, only over many bodies: `matmul` over a stack of single rows is one matrix-vector product per row, as for a
     lone row (a matrix-matrix product would round differently), and `absolute` and `arctan2` are ufuncs, whose lanes
     do not depend on each other. Neither `abs(complex)` nor `math.atan2` agrees with them on every processor.
+
+    Constants are arrays and results go to buffers because at this size numpy's time is its overhead.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]], bins: int, max_dist: float) -> None:
-        self.bodies = np.array([body for group in groups for body in group], dtype=np.intp)
         self.size = bins * len(groups)
         self._bins = bins
-        self._bin_size = _TURN / bins
-        self._max_dist = max_dist
-        count = len(self.bodies)
+        self._bodies = np.array([body for group in groups for body in group], dtype=np.intp)
+        count = len(self._bodies)
+        self._turn = np.full(count, _TURN)
+        self._bin_size = np.full(count, _TURN / bins)
+        self._max_dist = np.full(count, max_dist, dtype=np.float64)
+        self._zeros, self._ones = np.zeros(count), np.ones(count)
+        here = np.arange(bins)
+        self._neighbours = np.stack([here, (here + 1) % bins, (here - 1) % bins])
         self._offset = np.repeat(np.arange(len(groups)) * bins, [len(group) for group in groups])
-        self._world = np.zeros((count, 1, 3))
-        self._index = np.empty((3, count), dtype=np.intp)
-        self._value = np.empty((3, count))
+        self._world, self._ego = np.empty((count, 1, 3)), np.empty((count, 1, 3))
+        self._complex = np.empty(count, dtype=np.complex128)
+        self._pairs = self._complex.view(np.float64).reshape(count, 2)
+        self._xy, self._value = np.empty((2, count)), np.empty((3, count))
 
     def write(
         self, out: NDArray[np.float64], positions: NDArray[np.float64], agent: int, mat: NDArray[np.float64]
@@ -44,28 +51,33 @@ class PseudoLidar:
             agent: row of the agent.
             mat: rotation of the agent, three by three.
         """
-        world = self._world
-        origin = positions[agent]
-        np.subtract(positions[self.bodies, :2], origin[:2], out=world[:, 0, :2])
-        world[:, 0, 2] = 0.0 - origin[2]
-        ego = np.matmul(world, mat)
-        x = ego[:, 0, 0].copy()
-        y = ego[:, 0, 1].copy()
-        dist = np.abs(ego[:, 0, :2].copy().view(np.complex128)[:, 0])
-        angle = np.arctan2(y, x) % _TURN
-        turns = angle / self._bin_size
-        if not turns.max() < self._bins:
+        bin_size, world, value = self._bin_size, self._world[:, 0], self._value
+        positions.take(self._bodies, 0, world, "clip")
+        world[:, 2] = 0.0
+        world -= positions[agent]
+        ego = np.matmul(self._world, mat, self._ego)[:, 0]
+        self._pairs[:] = ego[:, :2]
+        self._xy[:] = ego.T[:2]
+        dist = np.abs(self._complex)
+        angle = np.arctan2(self._xy[1], self._xy[0])
+        angle %= self._turn
+        turns = np.divide(angle, bin_size)
+        if not max(turns.tolist()) < self._bins:
             return False
         bin_ = turns.astype(np.intp)
-        alias = (angle - self._bin_size * bin_) / self._bin_size
-        if not (alias.min() >= 0.0 and alias.max() <= 1.0):
+        alias = np.multiply(bin_size, bin_)
+        np.subtract(angle, alias, alias)
+        alias /= bin_size
+        shares = alias.tolist()
+        if not (min(shares) >= 0.0 and max(shares) <= 1.0):
             return False
-        index, value = self._index, self._value
-        sensor = np.divide(np.maximum(0.0, self._max_dist - dist), self._max_dist, out=value[0])
-        np.multiply(alias, sensor, out=value[1])
-        np.multiply(1.0 - alias, sensor, out=value[2])
-        np.add(bin_, self._offset, out=index[0])
-        np.add((bin_ + 1) % self._bins, self._offset, out=index[1])
-        np.add((bin_ - 1) % self._bins, self._offset, out=index[2])
-        np.maximum.at(out, index.ravel(), value.ravel())
+        np.subtract(self._max_dist, dist, dist)
+        np.maximum(self._zeros, dist, dist)
+        sensor = np.divide(dist, self._max_dist, value[0])
+        np.multiply(alias, sensor, value[1])
+        np.subtract(self._ones, alias, alias)
+        np.multiply(alias, sensor, value[2])
+        index = self._neighbours.take(bin_, 1)
+        index += self._offset
+        np.maximum.at(out, index.reshape(-1), value.reshape(-1))
         return True

@@ -38,7 +38,9 @@ class GoalReward:
 
     def _distance(self) -> float:
         # Two squares and one addition round the same in any order, so plain floats give numpy's bits.
-        (gx, gy, _), (ax, ay, _) = self._physics.position[[self._goal, self._physics.agent]].tolist()
+        position = self._physics.position
+        gx, gy, _ = position[self._goal].tolist()
+        ax, ay, _ = position[self._physics.agent].tolist()
         dx, dy = gx - ax, gy - ay
         return math.sqrt(dx * dx + dy * dy)
 
