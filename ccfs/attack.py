@@ -13,7 +13,11 @@ from ccfs.ledger import EnergyLedger
 from ccfs.protocols import ShiftRule, Vector
 from ccfs.schedules import ProposalSchedule
 
-__all__ = ["Attack", "ShiftRecord"]
+__all__ = ["Attack", "AttackError", "ShiftRecord"]
+
+
+class AttackError(RuntimeError):
+    """A shift rule failed, so that the experiment is not the one that was declared; nothing has been drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,7 +35,8 @@ class Attack:
 
     Causal by construction: the rule gets copies of finished public steps and of the current observation and center,
     what its own ledger still allows, and its own stream. It never gets the block, the proposal stream or the
-    environment. A raising rule, a wrong shape or an overspending shift raises out: nothing has been drawn.
+    environment. A raising rule or a shift that is not finite raises AttackError, an overspending one
+    EnergyRefusedError; nothing has been drawn then.
 
     Args:
         rule: the shift rule.
@@ -69,10 +74,14 @@ class Attack:
         history = PublicHistory(
             t=t, horizon=horizon, observation=observation.copy(), center=center.copy(), steps=tuple(self._steps)
         )
-        answer = self._rule.shift(history, self._rng, allowance=self._ledger.allowance(t))
-        shift = np.array(answer, dtype=np.float64)
-        if shift.shape != center.shape:
-            raise ValueError(f"`shift` must have shape {center.shape}, got {shift.shape} from {self._rule!r}.")
+        try:
+            shift = np.array(
+                self._rule.shift(history, self._rng, allowance=self._ledger.allowance(t)), dtype=np.float64
+            )
+            if not (shift.shape == center.shape and np.isfinite(shift).all()):
+                raise ValueError(f"`shift` must be finite with shape {center.shape}, got {shift}.")
+        except Exception as error:
+            raise AttackError(f"the shift rule {self._rule!r} failed at step {t}: {error}") from error
         energy = self._ledger.commit(t, shift)
         self._last = ShiftRecord(t=t, shift=shift, energy=energy, spent=self._ledger.spent)
         return shift

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 from toys import Line
 
 from ccfs.adapter import SixTuple
-from ccfs.attack import Attack
+from ccfs.attack import Attack, AttackError
 from ccfs.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
 from ccfs.ledger import EnergyRefusedError
 from ccfs.program import CausalProgram, FallbackEntry
@@ -225,7 +225,7 @@ def test_attack_with_a_broken_rule_stops_before_the_block(answer):
 
     env = wrap(horizon=5, attack=Attack(rule=Broken(), limit=1.0, schedules=FOUR))
     env.reset(seed=0)
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises(AttackError, match="failed at step 0"):
         env.step(CENTER)
     assert env.env.executed == []
 

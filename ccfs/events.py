@@ -1,0 +1,160 @@
+"""Events: pure functions of a public trace. Abstention, an early stop, a non-finite number or a crash is failure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+from ccfs.outcomes import Outcome
+from ccfs.trace import Trace
+
+__all__ = [
+    "BUILT_IN",
+    "AllOf",
+    "CostAtMost",
+    "Event",
+    "GoalBeforeCost",
+    "NoAbstention",
+    "NoCostUntilGoal",
+    "ReturnAtLeast",
+    "holds",
+]
+
+
+@runtime_checkable
+class Event(Protocol):
+    """A measurable set of public traces, fixed before sampling."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace is in the event; a function of the trace and nothing else."""
+        ...
+
+
+def holds(event: Event, trace: Trace) -> bool:
+    """Return the event's verdict; refuse one that is not a bool, so that a NaN or a None is never a success."""
+    verdict = event.holds(trace)
+    if not isinstance(verdict, (bool, np.bool_)):
+        raise TypeError(f"`holds` must return True or False, got {verdict!r} from {event!r}.")
+    return bool(verdict)
+
+
+def _sound_steps(trace: Trace) -> int:
+    """Number of leading steps that were executed and gave finite numbers."""
+    return trace.executed - (trace.outcome is Outcome.NONFINITE)
+
+
+def _is_full(trace: Trace, horizon: int) -> bool:
+    """Whether the first `horizon` steps all happened, or the protocol's rule stopped the trajectory at the goal."""
+    sound = _sound_steps(trace)
+    return sound >= horizon or (trace.outcome is Outcome.GOAL and sound == trace.executed)
+
+
+def _is_costless(cost: NDArray[np.float64]) -> bool:
+    return bool((cost <= 0.0).all())  # a missing cost is NaN, and that is no proof of anything
+
+
+def _goal_step(trace: Trace, horizon: int) -> int | None:
+    met = np.flatnonzero(trace.goal[: min(_sound_steps(trace), horizon)])
+    return int(met[0]) if met.size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Horizon:
+    horizon: int
+
+    def __post_init__(self) -> None:
+        _checks.count("horizon", self.horizon, minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCostUntilGoal(_Horizon):
+    """No positive cost up to and including the first goal step, or over all `horizon` steps without a goal.
+
+    The paper's event of the learned-controller evaluation. A timeout without cost is a success.
+    """
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace avoids cost."""
+        goal = _goal_step(trace, self.horizon)
+        if goal is not None:
+            return _is_costless(trace.cost[: goal + 1])
+        return _sound_steps(trace) >= self.horizon and _is_costless(trace.cost[: self.horizon])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalBeforeCost(_Horizon):
+    """A goal within `horizon` steps and no positive cost up to and including its step."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace reaches the goal before any cost."""
+        goal = _goal_step(trace, self.horizon)
+        return goal is not None and _is_costless(trace.cost[: goal + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAtMost(_Horizon):
+    """Total cost over `horizon` steps (or until the protocol's rule stops at the goal) at most `budget`."""
+
+    budget: float
+
+    def __post_init__(self) -> None:
+        _checks.count("horizon", self.horizon, minimum=1)
+        _checks.finite("budget", self.budget)
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the total cost stays within the budget."""
+        return _is_full(trace, self.horizon) and math.fsum(trace.cost[: self.horizon]) <= self.budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnAtLeast(_Horizon):
+    """Total reward over `horizon` steps (or until the protocol's rule stops at the goal) at least `value`."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        _checks.count("horizon", self.horizon, minimum=1)
+        _checks.finite("value", self.value)
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the return is large enough."""
+        return _is_full(trace, self.horizon) and math.fsum(trace.reward[: self.horizon]) >= self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAbstention(_Horizon):
+    """An action was found at every step of the horizon (or until the protocol's rule stops at the goal)."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether nothing ended the trajectory early."""
+        return _is_full(trace, self.horizon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllOf:
+    """The conjunction of several events."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        if not (self.events and all(isinstance(event, Event) for event in self.events)):
+            raise TypeError(f"`events` must hold at least one event, got {self.events!r}.")
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether every event holds."""
+        return all(holds(event, trace) for event in self.events)
+
+
+BUILT_IN: dict[str, type[NoCostUntilGoal | GoalBeforeCost | CostAtMost | ReturnAtLeast | NoAbstention]] = {
+    "no_cost_until_goal": NoCostUntilGoal,
+    "goal_before_cost": GoalBeforeCost,
+    "cost_at_most": CostAtMost,
+    "return_at_least": ReturnAtLeast,
+    "no_abstention": NoAbstention,
+}
