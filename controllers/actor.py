@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -142,7 +142,7 @@ class NumpyActor:
         os.replace(temporary, target)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> NumpyActor:
+    def load(cls, path: str | os.PathLike[str] | BinaryIO) -> NumpyActor:
         """Read an .npz file written by `save`; pickled objects are refused, so reading runs no code of the file."""
         with np.load(path, allow_pickle=False) as file:
             content = {name: file[name] for name in file.files}

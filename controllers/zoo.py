@@ -1,0 +1,114 @@
+"""The trained controllers that ship with the package: an actor and a card each, bound by hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from ccfs.controllers.actor import NumpyActor
+
+__all__ = ["FORMAT", "Card", "ZooEntry", "ZooError", "load", "names", "write"]
+
+FORMAT: Final = "ccfs.zoo-card/1"
+_SHIPPED = Path(__file__).parent / "zoo"
+
+Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
+
+
+class ZooError(ValueError):
+    """A zoo entry that does not match its own card, or is not one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Where a controller comes from.
+
+    Args:
+        steps: environment steps really trained, whatever was planned.
+        curve: summary of the learning curve.
+        training_reset_seeds: first and last reset seed that training may have used; evaluate outside of them.
+        versions: packages that took part, as name==version.
+        command: repeats the training.
+        actor_sha256: of the file `actor.npz`.
+        digest: content hash of the actor, as on certificates.
+    """
+
+    name: str
+    algorithm: str
+    environment: str
+    seed: int
+    steps: int
+    config: Mapping[str, Json]
+    curve: Mapping[str, Json]
+    training_reset_seeds: tuple[int, int]
+    versions: tuple[str, ...]
+    command: str
+    actor_sha256: str
+    digest: str
+
+    def as_json(self) -> str:
+        """Return the card as it stands in `card.json`."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Card:
+        """Inverse of `as_json`; another format or other keys are refused."""
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ZooError(f"A card must have format {FORMAT!r}.")
+        expected = {field.name for field in fields(cls)}
+        if values.keys() != expected:
+            raise ZooError(f"A card must have the keys {sorted(expected)}, got {sorted(values)}.")
+        low, high = values["training_reset_seeds"]
+        return cls(**{**values, "training_reset_seeds": (low, high), "versions": tuple(values["versions"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooEntry:
+    """A controller with its card."""
+
+    actor: NumpyActor
+    card: Card
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the shipped controllers."""
+    return tuple(sorted(path.parent.name for path in _SHIPPED.glob("*/card.json")))
+
+
+def load(name_or_folder: str | os.PathLike[str]) -> ZooEntry:
+    """Return a shipped controller by name, or any other by its folder; one that does not match its card is refused.
+
+    Nothing of the files is executed: JSON and plain arrays only.
+    """
+    shipped = isinstance(name_or_folder, str) and name_or_folder in names()
+    folder = _SHIPPED / str(name_or_folder) if shipped else Path(name_or_folder)
+    if not (folder / "card.json").is_file():
+        raise ZooError(f"No controller {str(name_or_folder)!r}: neither a folder with a card nor one of {names()}.")
+    card = Card.from_json((folder / "card.json").read_text(encoding="utf-8"))
+    written = (folder / "actor.npz").read_bytes()
+    found = hashlib.sha256(written).hexdigest()
+    if found != card.actor_sha256:
+        raise ZooError(f"{folder.name}: actor.npz has SHA-256 {found}, its card says {card.actor_sha256}.")
+    actor = NumpyActor.load(io.BytesIO(written))
+    if actor.digest != card.digest:
+        raise ZooError(f"{folder.name}: the actor's digest is {actor.digest}, its card says {card.digest}.")
+    return ZooEntry(actor=actor, card=card)
+
+
+def write(folder: Path, actor: NumpyActor, **card: object) -> Card:
+    """Write an entry; the hashes are added here. Returns the card."""
+    folder.mkdir(parents=True, exist_ok=True)
+    actor.save(folder / "actor.npz")
+    sha256 = hashlib.sha256((folder / "actor.npz").read_bytes()).hexdigest()
+    full = Card(**card, actor_sha256=sha256, digest=actor.digest)  # type: ignore[arg-type]
+    temporary = folder / "card.json.part"
+    temporary.write_text(full.as_json(), encoding="utf-8")
+    os.replace(temporary, folder / "card.json")
+    return full
