@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _RUNS = Path("runs/training")
+_ZOO = Path("controllers/zoo")
+_RECORD = Path("experiments/training")
 
 app = typer.Typer(
     name="train",
@@ -54,7 +56,7 @@ def train(
             run_plan(_plan(plan, environment, seed, steps, output), console)
         else:
             raise ValueError(f"`algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
-    except (ValueError, TypeError, RuntimeError, OSError) as error:
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         typer.echo(f"ccfs train: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
@@ -70,3 +72,41 @@ def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Pa
         return Plan.read(path)
     config = TrainingConfig(environment=environment, seed=seed)
     return Plan(configs=(config,), milestones=(steps,), folder=folder)
+
+
+@app.command()
+def export(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Checkpoints (.npz) of `ccfs train` runs.")],
+    zoo: Annotated[Path, typer.Option(help="Folder of the zoo.")] = _ZOO,
+    record: Annotated[Path, typer.Option(help="Folder for resumable checkpoints and learning curves.")] = _RECORD,
+) -> None:
+    """Write zoo entry, resumable checkpoint and learning curve of each checkpoint, with its true step count."""
+    from ccfs.controllers.training.export import export as write
+
+    for path in checkpoints:
+        try:
+            card = write(path, zoo_folder=zoo, record=record)
+        except (ValueError, TypeError, OSError) as error:
+            typer.echo(f"ccfs train export: {error}", err=True)
+            raise typer.Exit(2) from error
+        typer.echo(f"{card.name}: {card.steps:,} steps in {zoo / card.name}")
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = _RUNS,
+) -> None:
+    """Show how far each run is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ccfs.controllers.training.state import CURVE, TrainingState
+
+    table = Table("controller", *CURVE[:3], "multiplier", "steps/s")
+    for path in sorted(folder.glob("*/checkpoint.npz")):
+        state = TrainingState.load(path)
+        row = dict(zip(CURVE, state.curve[-1], strict=True))
+        rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
+        shown = (f"{state.steps:,}", f"{row['return']:.2f}", f"{row['cost']:.1f}", f"{row['multiplier']:.3f}")
+        table.add_row(state.config.name, *shown, f"{rate:,.0f}")
+    Console().print(table)

@@ -76,9 +76,9 @@ def normalizer_from_sb3(environment: VecNormalize) -> FrozenNormalizer:
     statistics: object = environment.obs_rms
     if not isinstance(statistics, RunningMeanStd):
         raise TypeError("`environment` must have a box of observations, got a dictionary.")
-    std = np.sqrt(statistics.var + environment.epsilon)
-    clip = np.full(statistics.mean.shape, environment.clip_obs)
-    return FrozenNormalizer(mean=statistics.mean, std=std, clip=clip)
+    mean = statistics.mean.astype(np.float32)
+    std = np.sqrt(statistics.var + environment.epsilon).astype(np.float32)
+    return FrozenNormalizer(mean=mean, std=std, clip=np.full(mean.shape, environment.clip_obs, np.float32))
 
 
 def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:

@@ -131,6 +131,30 @@ def _normalised_clock(state: TrainingState, time: float) -> float:
     return float(state.normalizer.frozen()(np.array([0.0, 0.0, time], np.float32))[2])
 
 
+def test_training_on_safety_gymnasium_resumes_bit_for_bit(tmp_path: Path) -> None:
+    # New environments stand for a new process: whatever they remember from before must not matter.
+    config = TrainingConfig(
+        environment="SafetyPointGoal1-v0", seed=9, environments=2, steps_per_epoch=80, total_steps=160,
+        update_iterations=1, hidden_sizes=(8,),
+    )  # fmt: skip
+    environments = runner.make_environments(config)
+    for environment in environments:
+        environment.task.num_steps = 25  # an episode ends within each epoch
+    straight = runner.open_run(config, tmp_path / "none", environments)
+    straight.run_epoch(environments)
+    straight.save(tmp_path / "run" / "checkpoint.npz")
+    straight.run_epoch(environments)
+    renewed = runner.make_environments(config)
+    for environment in renewed:
+        environment.task.num_steps = 25
+    resumed = runner.open_run(config, tmp_path / "run", renewed)
+    resumed.run_epoch(renewed)
+    assert resumed.parameters.tobytes() == straight.parameters.tobytes()
+    assert resumed.normalizer.mean.tobytes() == straight.normalizer.mean.tobytes()
+    assert resumed.episodes == straight.episodes
+    assert len(straight.episodes) == 4
+
+
 def test_reset_seeds_stay_out_of_the_evaluation_range_and_repeat() -> None:
     first = [seed for seed, _ in zip(reset_seeds(658990255, 3), range(1_000), strict=False)]
     again = [seed for seed, _ in zip(reset_seeds(658990255, 3), range(1_000), strict=False)]

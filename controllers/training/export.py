@@ -1,0 +1,66 @@
+"""From a training checkpoint to what is shipped and committed: zoo entry, resumable checkpoint, learning curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ccfs.controllers import zoo
+from ccfs.controllers.training.networks import ACTOR
+from ccfs.controllers.training.runner import write_curve
+from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LOW
+from ccfs.controllers.training.state import CURVE, TrainingState
+
+__all__ = ["ALGORITHM", "export"]
+
+ALGORITHM = "PPO-Lagrangian (settings and update of OmniSafe 0.5.0 PPOLag)"
+_SHOWN = ("steps", "return", "cost", "multiplier")
+
+
+def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
+    """Write the zoo entry of a checkpoint under `zoo_folder`, its copy and its curve under `record`; return the card.
+
+    The card's step count is the checkpoint's. An entry that was trained further is not replaced.
+    """
+    state = TrainingState.load(checkpoint)
+    if state.steps == 0:
+        raise ValueError(f"{checkpoint} must hold at least one epoch, got none.")
+    name, target = state.config.name, zoo_folder / state.config.name
+    if (target / "card.json").exists():
+        reached = zoo.Card.from_json((target / "card.json").read_text(encoding="utf-8")).steps
+        if not state.steps >= reached:
+            raise ValueError(f"{name} is in the zoo with {reached} steps; a checkpoint of {state.steps} is behind it.")
+    card = zoo.write(
+        target,
+        state.actor(),
+        name=name,
+        algorithm=ALGORITHM,
+        environment=state.config.environment,
+        seed=state.config.seed,
+        steps=state.steps,
+        config=state.config.as_dict(),
+        curve=_summary(state),
+        training_reset_seeds=(TRAINING_SEED_LOW, TRAINING_SEED_HIGH),
+        versions=tuple(sorted(state.versions)),
+        command=f"ccfs train --environment {state.config.environment} --seed {state.config.seed} --steps {state.steps}",
+    )
+    state.save(record / "checkpoints" / f"{name}.npz")
+    (record / "curves").mkdir(parents=True, exist_ok=True)
+    write_curve(state, record / "curves" / f"{name}.csv")
+    return card
+
+
+def _summary(state: TrainingState) -> dict[str, zoo.Json]:
+    """Return the curve's last row, and one row each million steps."""
+    rows = [{key: row[CURVE.index(key)] for key in _SHOWN} for row in state.curve]
+    million = [row for row in rows if row["steps"] % 1_000_000 == 0]
+    log_std = state.layout.views(state.parameters)[2][ACTOR]
+    return {
+        "episodes_in_mean": len(state.episodes),
+        "last": _plain(rows[-1]),
+        "each_million_steps": [_plain(row) for row in million],
+        "action_log_std": [float(value) for value in log_std],
+    }
+
+
+def _plain(row: dict[str, float]) -> dict[str, zoo.Json]:
+    return {key: int(value) if key == "steps" else round(value, 4) for key, value in row.items()}

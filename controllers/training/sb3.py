@@ -1,0 +1,83 @@
+"""Train a controller with Stable-Baselines3's PPO on the same environment: reward minus a fixed price times cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+from rich.console import Console
+
+from ccfs.certificates import _checks
+from ccfs.controllers import zoo
+from ccfs.controllers.sb3_adapter import from_sb3
+from ccfs.controllers.training.runner import versions
+from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LOW, reset_seeds
+
+if TYPE_CHECKING:
+    from stable_baselines3 import PPO
+
+__all__ = ["PricedCost", "train_sb3"]
+
+
+class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Pay reward minus `penalty` times `info["cost"]`, and reset with the seeds that are kept for training."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], *, penalty: float, seed: int) -> None:
+        self._penalty = _checks.nonnegative("penalty", penalty)
+        self._seeds = reset_seeds(seed, 0)
+        super().__init__(env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; the caller's seed is replaced by the next training seed."""
+        return super().reset(seed=next(self._seeds), options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step and price the cost."""
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, float(reward) - self._penalty * float(info["cost"]), terminated, truncated, info
+
+
+def train_sb3(
+    environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console
+) -> zoo.Card:
+    """Train with SB3's default PPO in one stretch (it is not resumable); write `model.zip` and a zoo entry."""
+    _checks.count("steps", steps, minimum=2)
+    try:
+        from stable_baselines3 import PPO
+    except ImportError as error:
+        raise ImportError("`--algo sb3-ppo` needs Stable-Baselines3: `pip install 'ccfs[sb3]'`.") from error
+    from ccfs.envs.registration import make_gymnasium
+
+    env = PricedCost(make_gymnasium(environment), penalty=penalty, seed=seed)
+    rollout = min(2048, steps)
+    model = PPO("MlpPolicy", env, seed=seed, n_steps=rollout, batch_size=min(64, rollout), device="cpu")
+    model.learn(steps, progress_bar=console.is_terminal)
+    task = environment.removesuffix("-v0").removeprefix("Safety").lower()
+    name = f"sb3ppo-{task}-{seed}"
+    target = folder / name
+    target.mkdir(parents=True, exist_ok=True)
+    model.save(target / "model.zip")
+    card = zoo.write(
+        target,
+        from_sb3(target / "model.zip"),
+        name=name,
+        algorithm="PPO of Stable-Baselines3 on reward minus penalty times cost",
+        environment=environment,
+        seed=seed,
+        steps=int(model.num_timesteps),
+        config={"penalty": penalty, "n_steps": rollout, "batch_size": min(64, rollout)},
+        curve=_last_episodes(model),
+        training_reset_seeds=(TRAINING_SEED_LOW, TRAINING_SEED_HIGH),
+        versions=tuple(sorted(versions())),
+        command=f"ccfs train --algo sb3-ppo --environment {environment} --seed {seed} --steps {steps} "
+        f"--penalty {penalty}",
+    )
+    console.print(f"{name}: {card.steps:,} steps, model.zip, actor.npz and card.json in {target}", highlight=False)
+    return card
+
+
+def _last_episodes(model: PPO) -> dict[str, zoo.Json]:
+    """Return the mean priced return of the last 100 episodes at most."""
+    totals = [float(episode["r"]) for episode in model.ep_info_buffer or ()]
+    return {"episodes": len(totals), "priced_return": round(sum(totals) / len(totals), 4) if totals else None}

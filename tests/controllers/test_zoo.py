@@ -1,0 +1,156 @@
+"""Exported controllers: what a card says is what was trained, and an entry that was touched is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from rich.console import Console
+from typer.testing import CliRunner
+
+from ccfs.cli import app
+from ccfs.controllers import ZooError, from_sb3, zoo
+from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.export import export
+from ccfs.controllers.training.seeds import EVALUATION_SEED_LIMIT
+from ccfs.controllers.training.state import TrainingState
+
+CONFIG = TrainingConfig(
+    environment="SafetyNoise0-v0", seed=5, total_steps=400, steps_per_epoch=100, environments=2, update_iterations=1,
+    hidden_sizes=(4,),
+)  # fmt: skip
+
+
+class Noise:
+    """Observations are noise and episodes last ten steps."""
+
+    observation_space, action_space = Box(-np.inf, np.inf, (3,)), Box(-1.0, 1.0, (2,))
+
+    def reset(self, *, seed: int | None = None):
+        self.rng, self.time = np.random.default_rng(seed), 0
+        return self.rng.normal(size=3), {}
+
+    def step(self, action):
+        self.time += 1
+        return self.rng.normal(size=3), float(action[0]), float(action[1] > 1.0), False, self.time >= 10, {}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    state = TrainingState.fresh(CONFIG, observation_size=3, action_size=2)
+    state.versions = frozenset({"numpy==0"})
+    for _ in range(2):
+        state.run_epoch([Noise(), Noise()])
+    state.save(tmp_path / "runs" / "checkpoint.npz")
+    return tmp_path / "runs" / "checkpoint.npz"
+
+
+def test_export_writes_the_truth(checkpoint: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["train", "export", str(checkpoint), "--zoo", str(tmp_path / "zoo"), "--record", str(tmp_path / "record")]
+    )
+    assert result.exit_code == 0, result.output
+    assert "200 steps" in result.output
+    state = TrainingState.load(checkpoint)
+    entry = zoo.load(tmp_path / "zoo" / CONFIG.name)
+    assert entry.card.steps == state.steps == 200
+    assert entry.card.config["total_steps"] == 400
+    assert entry.card.seed == 5
+    assert entry.card.versions == ("numpy==0",)
+    assert entry.card.training_reset_seeds == (EVALUATION_SEED_LIMIT, 2**32 - 1)
+    assert entry.actor.digest == state.actor().digest == entry.card.digest
+    resumed = TrainingState.load(tmp_path / "record" / "checkpoints" / f"{CONFIG.name}.npz")
+    assert resumed.parameters.tobytes() == state.parameters.tobytes()
+    assert (tmp_path / "record" / "curves" / f"{CONFIG.name}.csv").read_text().count("\n") == 3
+
+
+def test_export_repeats_to_the_byte(checkpoint: Path, tmp_path: Path) -> None:
+    cards = [export(checkpoint, zoo_folder=tmp_path / name, record=tmp_path / name) for name in ("a", "b")]
+    assert cards[0] == cards[1]
+
+
+def test_export_does_not_replace_a_controller_trained_further(checkpoint: Path, tmp_path: Path) -> None:
+    folders = {"zoo_folder": tmp_path / "zoo", "record": tmp_path}
+    export(checkpoint, **folders)
+    young = TrainingState.fresh(CONFIG, observation_size=3, action_size=2)
+    young.save(tmp_path / "young.npz")
+    with pytest.raises(ValueError, match="must hold at least one epoch"):
+        export(tmp_path / "young.npz", **folders)
+    young.run_epoch([Noise(), Noise()])
+    young.save(tmp_path / "young.npz")
+    with pytest.raises(ValueError, match="a checkpoint of 100 is behind it"):
+        export(tmp_path / "young.npz", **folders)
+    assert zoo.load(tmp_path / "zoo" / CONFIG.name).card.steps == 200
+
+
+def test_load_refuses_whatever_does_not_match_its_card(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, zoo_folder=tmp_path / "zoo", record=tmp_path)
+    good = tmp_path / "zoo" / CONFIG.name
+    card = json.loads((good / "card.json").read_text())
+    written = (good / "actor.npz").read_bytes()
+
+    def changed(actor: bytes, **fields: object) -> Path:
+        folder = tmp_path / "bad"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "actor.npz").write_bytes(actor)
+        (folder / "card.json").write_text(json.dumps(card | fields))
+        return folder
+
+    for place in (0, len(written) // 2, len(written) - 1):
+        flipped = bytearray(written)
+        flipped[place] ^= 1
+        with pytest.raises(ZooError, match=r"actor\.npz has SHA-256"):
+            zoo.load(changed(bytes(flipped)))
+    with pytest.raises(ZooError, match="the actor's digest is"):
+        zoo.load(changed(written, digest="0" * 64))
+    with pytest.raises(ZooError, match="must have format"):
+        zoo.load(changed(written, format="ccfs.zoo-card/2"))
+    with pytest.raises(ZooError, match="must have the keys"):
+        zoo.load(changed(written, accuracy=1.0))
+    with pytest.raises(ZooError, match="No controller"):
+        zoo.load(tmp_path / "nowhere")
+    assert zoo.load(changed(written)).card.steps == 200
+
+
+def test_shipped_controllers_match_their_cards() -> None:
+    for name in zoo.names():
+        entry = zoo.load(name)
+        assert entry.card.name == name
+        assert entry.card.steps > 0
+        assert entry.actor.center(np.zeros(entry.actor.observation_size)).shape == (entry.actor.action_size,)
+
+
+def test_status_shows_how_far_runs_are(checkpoint: Path) -> None:
+    result = CliRunner().invoke(app, ["train", "status", str(checkpoint.parents[1])])
+    assert result.exit_code == 0, result.output
+    assert "200" in result.output
+
+
+def test_train_refuses_bad_input(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--algo", "dqn"], "must be ppo-lag or sb3-ppo"),
+        (["--steps", "30000"], "must be multiples of 20000"),
+        (["--plan", str(tmp_path / "none.toml")], "No such file"),
+    ):
+        result = CliRunner().invoke(app, ["train", *arguments, "-o", str(tmp_path)])
+        assert result.exit_code == 2
+        assert message in result.output
+
+
+@pytest.mark.usefixtures("_omnisafe")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
+    from ccfs.controllers.training.sb3 import train_sb3
+
+    card = train_sb3(
+        "SafetyPointGoal1-v0", seed=4, steps=64, penalty=0.5, folder=tmp_path, console=Console(quiet=True)
+    )
+    entry = zoo.load(tmp_path / card.name)
+    assert entry.card.steps == 64
+    assert entry.actor.digest == from_sb3(tmp_path / card.name / "model.zip").digest
+    assert entry.actor.center(np.zeros(60)).shape == (2,)
