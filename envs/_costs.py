@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ _BUTTON = _PREFIXES["buttons"][1]
 _SPEED_MARGIN = 1e-6
 _SPEED_LIMIT = 1e3
 _POSITION_LIMIT = 1e2
+_LINEAR_AND_ALL = np.array([[1.0, 1.0]] * 3 + [[0.0, 1.0]] * 3)
 
 
 class Costs:
@@ -46,7 +48,8 @@ class Costs:
         if buttons is not None and buttons.goal_button != self._goal_button:
             self._mark(buttons.goal_button)
         contact = self._physics.data.contact
-        pairs = self._kinds[contact.geom1] | self._kinds[contact.geom2]
+        pairs = self._kinds.take(contact.geom1)
+        pairs |= self._kinds.take(contact.geom2)
         return {pair for pair in pairs.tolist() if pair & _AGENT}
 
     @staticmethod
@@ -80,22 +83,23 @@ class Costs:
 
     def _inside_hazard(self, size: float) -> bool:
         position = self._physics.position
-        offset = position[self._hazards, :2] - position[self._physics.agent, :2]
+        offset = position.take(self._hazards, 0)
+        offset -= position[self._physics.agent]
         offset *= offset
-        return bool(np.sqrt(offset[:, 0] + offset[:, 1]).min() < size)
+        return math.sqrt(min((offset[:, 0] + offset[:, 1]).tolist())) < size
 
     def _vase_moves(self, vases: Any) -> bool:
-        physics = self._physics
-        velocity = physics.qvel[self._vase_dofs]
-        square = velocity[:, :3] * velocity[:, :3]
-        speed = np.sqrt((square[:, 0] + square[:, 1]) + square[:, 2])
-        fastest, threshold = speed.max(), vases.velocity_threshold
+        physics, threshold = self._physics, vases.velocity_threshold
+        velocity = physics.qvel.take(self._vase_dofs)
+        velocity *= velocity
+        squares, sums = velocity.dot(_LINEAR_AND_ALL).T.tolist()
+        fastest = math.sqrt(max(squares))
         if (
-            np.abs(velocity).max() < _SPEED_LIMIT
-            and np.abs(physics.qpos).max() < _POSITION_LIMIT
+            sum(sums) < _SPEED_LIMIT**2
+            and physics.qpos.dot(physics.qpos) < _POSITION_LIMIT**2
             and abs(fastest - threshold) > _SPEED_MARGIN * threshold
         ):
-            return bool(fastest > threshold)
+            return fastest > threshold
         model, data = physics.model, physics.data
         exact = (np.sqrt(np.sum(np.square(_xvelp(model, data, f"vase{i}")))) for i in range(vases.num))
         return any(speed >= threshold for speed in exact)

@@ -35,10 +35,17 @@ class PseudoLidar:
         here = np.arange(bins)
         self._neighbours = np.stack([here, (here + 1) % bins, (here - 1) % bins])
         self._offset = np.repeat(np.arange(len(groups)) * bins, [len(group) for group in groups])
-        self._world, self._ego = np.empty((count, 1, 3)), np.empty((count, 1, 3))
+        self._mat, self._stack = np.empty((3, 3)), np.empty((count, 1, 3))
+        self._world = self._stack[:, 0]
+        self._height = self._world[:, 2]
+        self._ego = np.empty((count, 1, 3))
+        self._ego_xy, self._ego_x, self._ego_y = self._ego[:, 0, :2], self._ego[:, 0, 0], self._ego[:, 0, 1]
         self._complex = np.empty(count, dtype=np.complex128)
         self._pairs = self._complex.view(np.float64).reshape(count, 2)
-        self._xy, self._value = np.empty((2, count)), np.empty((3, count))
+        self._x, self._y = np.empty(count), np.empty(count)
+        self._value = np.empty((3, count))
+        self._sensor, self._next, self._last = self._value
+        self._values = self._value.reshape(-1)
 
     def write(
         self, out: NDArray[np.float64], positions: NDArray[np.float64], agent: int, mat: NDArray[np.float64]
@@ -51,15 +58,17 @@ class PseudoLidar:
             agent: row of the agent.
             mat: rotation of the agent, three by three.
         """
-        bin_size, world, value = self._bin_size, self._world[:, 0], self._value
+        bin_size, world, sensor = self._bin_size, self._world, self._sensor
         positions.take(self._bodies, 0, world, "clip")
-        world[:, 2] = 0.0
+        self._height[:] = 0.0
         world -= positions[agent]
-        ego = np.matmul(self._world, mat, self._ego)[:, 0]
-        self._pairs[:] = ego[:, :2]
-        self._xy[:] = ego.T[:2]
+        self._mat[:] = mat
+        np.matmul(self._stack, self._mat, self._ego)
+        self._pairs[:] = self._ego_xy
+        self._x[:] = self._ego_x
+        self._y[:] = self._ego_y
         dist = np.abs(self._complex)
-        angle = np.arctan2(self._xy[1], self._xy[0])
+        angle = np.arctan2(self._y, self._x)
         angle %= self._turn
         turns = np.divide(angle, bin_size)
         if not max(turns.tolist()) < self._bins:
@@ -73,11 +82,11 @@ class PseudoLidar:
             return False
         np.subtract(self._max_dist, dist, dist)
         np.maximum(self._zeros, dist, dist)
-        sensor = np.divide(dist, self._max_dist, value[0])
-        np.multiply(alias, sensor, value[1])
+        np.divide(dist, self._max_dist, sensor)
+        np.multiply(alias, sensor, self._next)
         np.subtract(self._ones, alias, alias)
-        np.multiply(alias, sensor, value[2])
+        np.multiply(alias, sensor, self._last)
         index = self._neighbours.take(bin_, 1)
         index += self._offset
-        np.maximum.at(out, index.reshape(-1), value.reshape(-1))
+        np.maximum.at(out, index.reshape(-1), self._values)
         return True

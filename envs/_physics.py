@@ -33,7 +33,6 @@ class Physics:
         self.qpos: NDArray[np.float64] = data.qpos
         self.qvel: NDArray[np.float64] = data.qvel
         self.sensordata: NDArray[np.float64] = data.sensordata
-        self._rotation: NDArray[np.float64] = data.xmat
         self._ctrl: NDArray[np.float64] = data.ctrl
         self._low, self._high = model.actuator_ctrlrange[:, 0].copy(), model.actuator_ctrlrange[:, 1].copy()
         self._option = model.opt
@@ -46,10 +45,7 @@ class Physics:
             (_mocap_ids(model, mocap), mocap.travel, mocap.size) for mocap in task._mocaps.values() if mocap.num
         ]
         self.agent = int(model.body("agent").id)
-
-    def rotation(self) -> NDArray[np.float64]:
-        """Return a copy of the agent's rotation matrix."""
-        return np.array(self._rotation[self.agent].reshape(3, 3))
+        self.rotation: NDArray[np.float64] = data.xmat[self.agent].reshape(3, 3)
 
     def advance(self, action: NDArray[np.generic], substeps: int) -> None:
         """Apply `action`, clipped to the actuators, for `substeps` steps, and update positions and contacts."""

@@ -41,8 +41,8 @@ class Observer:
             obs[out], obs[out + 1] = np.sin(theta), np.cos(theta)
         for out, adr in self._quaternions:
             mujoco.mju_quat2Mat(obs[out : out + 9], physics.sensordata[adr : adr + 4])
-        written = self._lidar.write(obs[self._start :], physics.position, physics.agent, physics.rotation())
-        if not written or np.isnan(obs.sum()):
+        written = self._lidar.write(obs[self._start :], physics.position, physics.agent, physics.rotation)
+        if not (written and obs.dot(obs) >= 0.0):
             return np.asarray(self._task.obs())
         if self._timed is not None and self._task.buttons.timer != 0:
             obs[self._timed] = 0.0

@@ -53,7 +53,7 @@ def is_supported(task: Any) -> bool:
 def _obstacle_supported(obstacle: Any) -> bool:
     if type(obstacle) not in _OBSTACLES or getattr(obstacle, "is_comp_observed", False):
         return False
-    if obstacle.is_lidar_observed and getattr(obstacle, "num", 1) < 1:
+    if getattr(obstacle, "num", 1) < 1:
         return False
     if not obstacle.is_constrained:
         return True

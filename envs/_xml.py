@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 __all__ = ["parse", "unparse"]
+
+_SPECIAL = re.compile(r'[&<>"\n\r\t]')
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -21,6 +24,10 @@ def unparse(document: dict[str, Any]) -> str:
     for tag, node in document.items():
         _write(parts, tag, node)
     return "".join(parts)
+
+
+def _quoted(value: str) -> str:
+    return quoteattr(value) if _SPECIAL.search(value) else f'"{value}"'
 
 
 def _node(element: ElementTree.Element) -> dict[str, Any] | None:
@@ -44,7 +51,7 @@ def _write(parts: list[str], tag: str, node: Any) -> None:
             _write(parts, tag, one)
         return
     items = {} if node is None else node
-    attributes = [f" {key[1:]}={quoteattr(str(value))}" for key, value in items.items() if key[0] == "@"]
+    attributes = [f" {key[1:]}={_quoted(str(value))}" for key, value in items.items() if key[0] == "@"]
     parts.append(f"<{tag}{''.join(attributes)}>")
     for key, value in items.items():
         if key[0] != "@":
