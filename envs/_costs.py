@@ -99,7 +99,7 @@ class Costs:
             and physics.qpos.dot(physics.qpos) < _POSITION_LIMIT**2
             and abs(fastest - threshold) > _SPEED_MARGIN * threshold
         ):
-            return fastest > threshold
+            return bool(fastest > threshold)
         model, data = physics.model, physics.data
         exact = (np.sqrt(np.sum(np.square(_xvelp(model, data, f"vase{i}")))) for i in range(vases.num))
         return any(speed >= threshold for speed in exact)

@@ -1,4 +1,4 @@
-"""Build the same physics as Safety-Gymnasium without decoding the pictures that only a renderer needs."""
+"""Build the same physics as Safety-Gymnasium, decoding pictures only where something renders."""
 
 from __future__ import annotations
 
@@ -48,8 +48,15 @@ class _QuickWorld(_LightWorld):
     build = _rebound(_world.World.build, yaml=_light_yaml, xmltodict=_xml)
 
 
+class _PictureWorld(_QuickWorld):
+    """The stock world with its pictures, compiled once instead of twice."""
+
+    build = _rebound(_world.World.build, xmltodict=_xml)
+
+
 _build_light = _rebound(_underlying.Underlying._build, World=_LightWorld)
 _build_quick = _rebound(_underlying.Underlying._build, World=_QuickWorld)
+_build_pictures = _rebound(_underlying.Underlying._build, World=_PictureWorld)
 
 
 def lighten(task: Any) -> None:
@@ -57,8 +64,8 @@ def lighten(task: Any) -> None:
     task._build = MethodType(_build_light, task)
 
 
-def quicken(task: Any) -> None:
-    """Make a stock task build worlds without pictures, quickly, with the bits of stock."""
-    task._build = MethodType(_build_quick, task)
+def quicken(task: Any, *, pictures: bool) -> None:
+    """Make a stock task build worlds quickly, with the bits of stock and with or without its pictures."""
+    task._build = MethodType(_build_pictures if pictures else _build_quick, task)
     generator = task.random_generator
     generator.sample_layout = MethodType(_layout.sample_layout, generator)

@@ -15,7 +15,7 @@ from ccfs.envs._sensors import Observer
 from ccfs.envs._support import is_supported
 from ccfs.envs._world import lighten, quicken
 
-__all__ = ["FastBuilder", "LightBuilder"]
+__all__ = ["FastBuilder", "LightBuilder", "PictureBuilder"]
 
 Builder: Any = _compat.stock("builder").Builder
 _ResamplingError: Any = _compat.stock("utils.common_utils").ResamplingError
@@ -36,10 +36,11 @@ class FastBuilder(Builder):  # type: ignore[misc]
     terminated: bool
     truncated: bool
     _plan: _Plan | None = None
+    _pictures = False
 
     def _get_task(self) -> Any:
         task = super()._get_task()
-        quicken(task)
+        quicken(task, pictures=self._pictures)
         return task
 
     def reset(
@@ -124,6 +125,12 @@ class FastBuilder(Builder):  # type: ignore[misc]
             if not task.mechanism_conf.terminate_resample_failure:
                 raise
             self.terminated = True
+
+
+class PictureBuilder(FastBuilder):
+    """The fast environment with stock's textures, for rendering off-screen."""
+
+    _pictures = True
 
 
 class _Plan:

@@ -6,6 +6,8 @@ import dataclasses
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ccfs.envs import _rendering
+
 if TYPE_CHECKING:
     import gymnasium
 
@@ -34,14 +36,15 @@ def make(
     """Make a Safety-Gymnasium environment that gives stock's bits several times faster.
 
     The result behaves as that of `safety_gymnasium.make`: steps return (observation, reward, cost, terminated,
-    truncated, info). Rendering, pixels and keyboard control get the stock environment itself. The first environment
-    of an id in a process is checked against stock on a short run; should a bit differ on this machine, a warning is
-    issued and stock is returned.
+    truncated, info). A window, pixel observations and keyboard control get the stock environment itself. The first
+    environment of an id in a process is checked against stock on a short run; should a bit differ on this machine, a
+    warning is issued and stock is returned.
 
     Args:
         env_id: such as "SafetyPointGoal2-v0"; any id of Safety-Gymnasium, with or without "ccfs/" before it.
         fast: False for the stock environment.
-        render_mode: "rgb_array" or "depth_array" to render off-screen.
+        render_mode: "rgb_array" or "depth_array" to render off-screen, which needs EGL or OSMesa; a reset then takes
+            about a second, to decode textures.
         max_episode_steps: override of the registered episode length.
         settings: passed to the environment class (`config`, `width`, `height`, `camera_name`, ...).
     """
@@ -50,20 +53,25 @@ def make(
     arguments = dict(settings)
     if render_mode is not None:
         arguments["render_mode"] = render_mode
-    kind, spec = builder_of(env_id, fast=fast and render_mode is None, config=arguments.get("config"))
+    off_screen = render_mode in _rendering.OFF_SCREEN
+    if off_screen:
+        _rendering.choose_backend()
+    can_be_fast = fast and (render_mode is None or off_screen)
+    kind, spec = builder_of(env_id, fast=can_be_fast, config=arguments.get("config"), pictures=off_screen)
     spec = dataclasses.replace(spec, entry_point=kind)
     stock = _compat.stock("utils.registration")
     env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
     return env
 
 
-def builder_of(env_id: str, *, fast: bool = True, config: object = None) -> tuple[Any, Any]:
+def builder_of(env_id: str, *, fast: bool = True, config: object = None, pictures: bool = False) -> tuple[Any, Any]:
     """Return the class that `make` would instantiate and the registered specification with its arguments.
 
     Args:
         env_id: as for `make`.
         fast: False for the stock class.
         config: configuration that replaces the registered one.
+        pictures: True to load the textures that rendering shows.
     """
     from ccfs.envs import _compat
 
@@ -75,7 +83,8 @@ def builder_of(env_id: str, *, fast: bool = True, config: object = None) -> tupl
     if fast and _can_be_fast(spec, config):
         selftest = importlib.import_module("ccfs.envs.selftest")
         if selftest.passes(name):
-            return importlib.import_module("ccfs.envs.fast").FastBuilder, spec
+            module = importlib.import_module("ccfs.envs.fast")
+            return (module.PictureBuilder if pictures else module.FastBuilder), spec
     return stock.load_env_creator(spec.entry_point), spec
 
 
