@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,6 +48,8 @@ def train(
     from ccfs.controllers.training.runner import run_plan
 
     console = Console()
+    # Ctrl-C also where a shell started us in the background, and a polite kill, end with the same message.
+    former = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         if algo == "sb3-ppo":
             from ccfs.controllers.training.sb3 import train_sb3
@@ -62,6 +65,9 @@ def train(
     except KeyboardInterrupt:
         console.print("Stopped. The last finished epoch is saved; the same command continues from it.")
         raise typer.Exit(130) from None
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Path) -> Plan:

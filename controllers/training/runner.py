@@ -104,7 +104,8 @@ def _run_turn(
             write_curve(state, folder / "curve.csv")
             _show(progress, task, state)
     state.save(folder / f"milestone-{until}.npz")
-    console.print(f"{state.config.name}: {state.steps:,} steps, checkpoint in {folder}", highlight=False)
+    done = f"{state.config.name}: {state.steps:,} steps, checkpoint in {folder}"
+    console.print(done, highlight=False, soft_wrap=True)
 
 
 def _show(progress: Progress, task: TaskID, state: TrainingState) -> None:

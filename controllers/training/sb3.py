@@ -73,7 +73,8 @@ def train_sb3(
         command=f"ccfs train --algo sb3-ppo --environment {environment} --seed {seed} --steps {steps} "
         f"--penalty {penalty}",
     )
-    console.print(f"{name}: {card.steps:,} steps, model.zip, actor.npz and card.json in {target}", highlight=False)
+    done = f"{name}: {card.steps:,} steps; model.zip, actor.npz and card.json in {target}"
+    console.print(done, highlight=False, soft_wrap=True)
     return card
 
 

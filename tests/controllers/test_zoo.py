@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from ccfs.cli import app
 from ccfs.controllers import ZooError, from_sb3, zoo
+from ccfs.controllers.training import runner
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.export import export
 from ccfs.controllers.training.seeds import EVALUATION_SEED_LIMIT
@@ -140,6 +142,15 @@ def test_train_refuses_bad_input(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["train", *arguments, "-o", str(tmp_path)])
         assert result.exit_code == 2
         assert message in result.output
+
+
+def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(runner, "run_plan", lambda plan, console: signal.raise_signal(signal.SIGTERM))
+    result = CliRunner().invoke(app, ["train", "-o", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "the same command continues" in result.output
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.usefixtures("_omnisafe")
