@@ -52,7 +52,7 @@ def axis_margins(start: Array, stop: Array, rest: Array, rho: float, doubt: floa
         if unbounded and tail is not Tail.OPEN:
             tail = Tail.HOLDS if lead > doubt else Tail.OPEN
     upper = least if tail is Tail.BOUNDED else min(least, 0.0)
-    return Margins(lower=min(float(bounds.min()), rho), upper=upper, tail=tail)
+    return Margins(lower=min(float(bounds.min()), least), upper=upper, tail=tail)
 
 
 def _cells(grid: Array, start: Array, stop: Array, rest: Array, rho: float) -> tuple[Array, Array, float]:

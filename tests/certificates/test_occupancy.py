@@ -440,3 +440,22 @@ def test_box_union_is_frozen() -> None:
         union.lows[0, 0] = 3.0
     with pytest.raises(AttributeError):
         union.sigma = 2.0
+
+
+def test_box_union_accepts_empty_batches_and_refuses_what_cannot_be_squared() -> None:
+    none = np.zeros((0, 2))
+    assert LSHAPE.kl(none, none).shape == LSHAPE.local_ratio(none).shape == (0,)
+    assert LSHAPE.covariance(none).shape == (0, 2, 2)
+    assert LSHAPE.label_masses(none, [0, 1]).shape == (0, 2)
+    with pytest.raises(OverflowError, match="farther than doubles can square"):
+        LSHAPE.kl([1e200, 0.0], [0.0, 0.0])
+
+
+def test_box_union_shares_from_a_million_sigma_keep_their_digits() -> None:
+    """Two boxes on one side: log shares differ by distance times gap, which squared distances would drown."""
+    union = BoxUnion([[0.0], [2e-6]], [[1e-6], [3e-6]], 1.0)
+    with mp.workdps(60):
+        # Far away the density is exponential: exp(-1e6 z - z^2 / 2) on both boxes.
+        masses = [mp.quad(lambda z: mp.exp(-(10**6) * z - z * z / 2), [lo, hi]) for lo, hi in ((0, 1e-6), (2e-6, 3e-6))]
+        expected = float(mp.log(masses[1] / mp.fsum(masses)))
+    assert union.log_box_shares([-1e6])[1] == pytest.approx(expected, rel=1e-12)

@@ -347,3 +347,23 @@ def test_event_criterion_decides_wide_sets_in_slanted_directions(sigma: float) -
     assert deep.margin_lower <= deep.margin_upper
     near = union.event_comparison([0.55, 0.55], [0.55 + 0.05 * sigma, 0.55 - 0.05 * sigma])
     assert near.verdict is EventVerdict.FAILS
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_event_criterion_brackets_planar_quadrature_on_random_sets(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(rng.uniform(0.05, 1.0, size=4)) - 1.0
+    lows = np.stack([ends[::2], rng.normal(size=2)], axis=1)
+    highs = np.stack([ends[1::2], lows[:, 1] + rng.uniform(0.1, 2.0, size=2)], axis=1)
+    sigma = float(rng.choice([0.15, 0.4, 1.0]))
+    a = rng.normal(size=2)
+    b = a + rng.normal(size=2) * sigma * rng.choice([0.05, 0.3, 1.0])
+    union = BoxUnion(lows, highs, sigma)
+    result = union.event_comparison(a, b)
+    with np.errstate(all="ignore"):
+        slack = _planar_slack(union, a, b)
+    least = slack[np.isfinite(slack)].min()
+    assert result.margin_lower <= least + 1e-8
+    assert result.margin_upper >= least - 1e-3
+    assert result.verdict is not EventVerdict.HOLDS or least > 0.0
+    assert result.verdict is not EventVerdict.FAILS or least < 0.0
