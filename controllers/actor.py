@@ -27,7 +27,7 @@ ACTIVATIONS: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FrozenNormalizer:
     """The map clip((observation - mean) / std, -clip, clip) in single precision; it never learns."""
 
@@ -52,7 +52,7 @@ class FrozenNormalizer:
         return np.asarray(np.clip(scaled, -self.clip, self.clip), dtype=np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumpyActor:
     """The mean action of a trained policy: normaliser, then fully connected layers. Satisfies `Controller`.
 
@@ -73,8 +73,8 @@ class NumpyActor:
     activation: str
     output_activation: str = "identity"
     normalizer: FrozenNormalizer | None = None
-    _layers: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...] = field(init=False, repr=False, compare=False)
-    _digest: str = field(init=False, repr=False, compare=False)
+    _layers: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...] = field(init=False, repr=False)
+    _digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in (self.activation, self.output_activation):
@@ -98,6 +98,12 @@ class NumpyActor:
         layers = tuple((w.astype(np.float64), b.astype(np.float64)) for w, b in zip(weights, biases, strict=True))
         object.__setattr__(self, "_layers", layers)
         object.__setattr__(self, "_digest", _content_hash(self._content()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumpyActor) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
 
     @property
     def observation_size(self) -> int:

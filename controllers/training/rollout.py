@@ -19,6 +19,7 @@ from ccfs.controllers.training.update import Batch
 __all__ = ["CostEnvironment", "Episode", "Rollout", "Space", "collect", "reset"]
 
 _RESET_ATTEMPTS = 100
+_CRITICS = [REWARD_CRITIC, COST_CRITIC]
 
 
 class Space(Protocol):
@@ -71,6 +72,49 @@ class Rollout:
     episodes: tuple[Episode, ...]
 
 
+class _Record:
+    """What happened in an epoch, arrays of (steps, environments); where there are two, 0 is reward and 1 is cost."""
+
+    def __init__(self, layout: Layout, steps: int, count: int) -> None:
+        self.observations = np.empty((steps, count, layout.observation_size), np.float32)
+        self.actions = np.empty((steps, count, layout.action_size), np.float32)
+        self.log_densities = np.empty((steps, count), np.float32)
+        self.paid = np.empty((2, steps, count), np.float32)
+        self.values = np.empty((2, steps, count), np.float32)
+        self.next_values = np.zeros((2, steps, count), np.float32)
+        self.is_end = np.zeros((steps, count), np.bool_)
+        self.episodes: list[Episode] = []
+        self._totals, self._lengths = np.zeros((2, count)), np.zeros(count, np.int64)
+
+    def pay(self, t: int, rewards: NDArray[np.float64], ended: NDArray[np.bool_]) -> None:
+        """Book rewards and costs (2, environments) and close the episodes that ended."""
+        self.paid[:, t] = rewards
+        self._totals += rewards
+        self._lengths += 1
+        for i in np.flatnonzero(ended):
+            reward, cost = self._totals[:, i].tolist()
+            self.episodes.append(Episode(reward=reward, cost=cost, length=int(self._lengths[i])))
+        self._totals[:, ended], self._lengths[ended] = 0.0, 0
+
+    def batch(self, config: TrainingConfig) -> Batch:
+        """Return the epoch as the update wants it, one environment's steps after another's."""
+        following = np.where(self.is_end[:-1], self.next_values[:, :-1], self.values[:, 1:])
+        next_values = np.concatenate([following, self.next_values[:, -1:]], axis=1)
+        factors = {"discount": config.discount, "trace_decay": config.trace_decay}
+        (reward_advantages, reward_targets), (cost_advantages, cost_targets) = (
+            advantages_and_targets(self.paid[k], self.values[k], next_values[k], self.is_end, **factors) for k in (0, 1)
+        )
+        return Batch(
+            observations=_by_environment(self.observations),
+            actions=_by_environment(self.actions),
+            log_densities=_by_environment(self.log_densities),
+            reward_targets=_by_environment(reward_targets),
+            cost_targets=_by_environment(cost_targets),
+            reward_advantages=standardised(_by_environment(reward_advantages)),
+            cost_advantages=centred(_by_environment(cost_advantages)),
+        )
+
+
 def collect(
     environments: Sequence[CostEnvironment],
     parameters: Floats,
@@ -86,69 +130,39 @@ def collect(
     noise = stream(config.seed, epoch, "noise").standard_normal((steps, count, layout.action_size), dtype=np.float32)
     log_std = layout.views(parameters)[2][ACTOR]
     std = np.exp(log_std)
-
-    observations = np.empty((steps, count, layout.observation_size), np.float32)
-    actions = np.empty((steps, count, layout.action_size), np.float32)
-    log_densities = np.empty((steps, count), np.float32)
-    paid = np.empty((2, steps, count), np.float32)
-    values = np.empty((2, steps, count), np.float32)
-    next_values = np.zeros((2, steps, count), np.float32)
-    is_end = np.zeros((steps, count), np.bool_)
-    episodes: list[Episode] = []
-    totals, lengths = np.zeros((2, count)), np.zeros(count, np.int64)
-
-    raw = np.empty((count, layout.observation_size), np.float32)
-    for i, environment in enumerate(environments):
-        raw[i] = reset(environment, seeds)
-    current = normalizer.normalize(raw)
+    record = _Record(layout, steps, count)
+    raw = np.stack([reset(environment, seeds) for environment in environments]).astype(np.float32)
     for t in range(steps):
+        current = normalizer.normalize(raw)
         outputs = layout.forward(parameters, current)[-1]
-        means = outputs[ACTOR]
-        chosen = means + std * noise[t]
-        observations[t], actions[t] = current, chosen
-        log_densities[t] = log_density(chosen, means, log_std)
-        values[:, t] = outputs[[REWARD_CRITIC, COST_CRITIC], :, 0]
-        terminated = np.zeros(count, np.bool_)
-        for i, environment in enumerate(environments):
-            observation, reward, cost, is_terminated, is_truncated, _ = environment.step(chosen[i])
-            raw[i] = observation
-            paid[0, t, i], paid[1, t, i] = reward, cost
-            totals[0, i] += reward
-            totals[1, i] += cost
-            terminated[i] = is_terminated
-            is_end[t, i] = is_terminated or is_truncated
-        lengths += 1
+        chosen = outputs[ACTOR] + std * noise[t]
+        record.observations[t], record.actions[t] = current, chosen
+        record.log_densities[t] = log_density(chosen, outputs[ACTOR], log_std)
+        record.values[:, t] = outputs[_CRITICS, :, 0]
+        paid, terminated, ended = _step_all(environments, chosen, raw)
+        record.pay(t, paid, ended)
         is_last = t == steps - 1
-        ended = np.flatnonzero(is_end[t])
-        for i in ended:
-            episodes.append(Episode(reward=float(totals[0, i]), cost=float(totals[1, i]), length=int(lengths[i])))
-        totals[:, ended], lengths[ended] = 0.0, 0
-        if is_last:
-            is_end[t] = True
-        closing = np.flatnonzero(is_end[t])
+        record.is_end[t] = ended | is_last
+        closing = np.flatnonzero(record.is_end[t])
         if closing.size:
-            final = layout.forward(parameters, normalizer.normalize(raw[closing]))[-1]
-            bootstrap = final[[REWARD_CRITIC, COST_CRITIC], :, 0]
-            next_values[:, t, closing] = np.where(terminated[closing], np.float32(0.0), bootstrap)
-        if not is_last:
-            for i in closing:
+            # `raw` still holds what the step led to: a truncated path is worth what its true end is worth.
+            final = layout.forward(parameters, normalizer.normalize(raw[closing]))[-1][_CRITICS, :, 0]
+            record.next_values[:, t, closing] = np.where(terminated[closing], np.float32(0.0), final)
+            for i in closing if not is_last else ():
                 raw[i] = reset(environments[i], seeds)
-            current = normalizer.normalize(raw)
-    next_values[:, :-1] = np.where(is_end[:-1], next_values[:, :-1], values[:, 1:])
+    return Rollout(batch=record.batch(config), episodes=tuple(record.episodes))
 
-    factors = {"discount": config.discount, "trace_decay": config.trace_decay}
-    reward_advantages, reward_targets = advantages_and_targets(paid[0], values[0], next_values[0], is_end, **factors)
-    cost_advantages, cost_targets = advantages_and_targets(paid[1], values[1], next_values[1], is_end, **factors)
-    batch = Batch(
-        observations=_by_environment(observations),
-        actions=_by_environment(actions),
-        log_densities=_by_environment(log_densities),
-        reward_targets=_by_environment(reward_targets),
-        cost_targets=_by_environment(cost_targets),
-        reward_advantages=standardised(_by_environment(reward_advantages)),
-        cost_advantages=centred(_by_environment(cost_advantages)),
-    )
-    return Rollout(batch=batch, episodes=tuple(episodes))
+
+def _step_all(
+    environments: Sequence[CostEnvironment], actions: Floats, raw: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Step every environment, writing observations into `raw`; return (reward, cost), terminated, ended."""
+    paid = np.empty((2, len(environments)))
+    terminated, ended = np.zeros(len(environments), np.bool_), np.zeros(len(environments), np.bool_)
+    for i, environment in enumerate(environments):
+        raw[i], paid[0, i], paid[1, i], terminated[i], is_truncated, _ = environment.step(actions[i])
+        ended[i] = terminated[i] or is_truncated
+    return paid, terminated, ended
 
 
 def _by_environment(array: Floats) -> Floats:

@@ -113,6 +113,8 @@ def test_digest_changes_with_every_part() -> None:
         actor(normalizer=shifted),
     ]
     assert len({base.digest, *(other.digest for other in others)}) == 6
+    assert base == actor()
+    assert len({base, actor(), *others}) == 6
 
 
 def test_actor_arrays_cannot_be_changed() -> None:

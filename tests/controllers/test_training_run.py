@@ -106,29 +106,45 @@ def test_actor_equals_the_policy_that_was_trained() -> None:
         np.testing.assert_allclose(actor.center(observation), expected, atol=1e-6)
 
 
-def test_collect_bootstraps_from_the_true_final_observation() -> None:
-    # Oracle: with a critic whose value is linear in the clock (the third observation), the value of the final
-    # observation, clock 20, differs from that of the next episode's first one, clock 0.
-    config = config_with(steps_per_epoch=80, total_steps=80, discount=1.0, trace_decay=0.0, hidden_sizes=())
+class Clock(Target):
+    """Pays nothing, so that a one-step value target is the bootstrapped value alone; may terminate instead."""
+
+    def __init__(self, *, terminates: bool = False) -> None:
+        super().__init__()
+        self.terminates = terminates
+
+    def step(self, action):
+        observation, _, _, _, ended, info = super().step(action)
+        return observation, 0.0, 0.0, ended and self.terminates, ended and not self.terminates, info
+
+
+def collect_clock(*, terminates: bool) -> tuple[np.ndarray, TrainingState]:
+    """Return reward targets (4 environments, 40 steps: two episodes) where the value is the normalised clock."""
+    config = config_with(steps_per_epoch=160, total_steps=160, discount=1.0, trace_decay=0.0, hidden_sizes=())
     state = fresh(config)
     state.parameters[:] = 0.0
-    weights, _, _ = state.layout.views(state.parameters)
-    weights[0][1, 2, 0] = 1.0
+    state.layout.views(state.parameters)[0][0][1, 2, 0] = 1.0
+    environments = [Clock(terminates=terminates) for _ in range(4)]
     rollout = collect(
-        make(config), state.parameters, state.normalizer, layout=state.layout, config=config, epoch=0
+        environments, state.parameters, state.normalizer, layout=state.layout, config=config, epoch=0
     )
-    batch = rollout.batch
-    clock = batch.observations[:, 2].reshape(4, 20)
-    targets = batch.reward_targets.reshape(4, 20)
-    rewards = targets[:, -1] - _normalised_clock(state, 20.0)
-    assert (rewards < 0.0).all()
-    assert (rewards > -8.0).all()
-    assert (np.diff(clock) > -1.0).all()
-    assert [episode.length for episode in rollout.episodes] == [20] * 4
+    assert [episode.length for episode in rollout.episodes] == [20] * 8
+    return rollout.batch.reward_targets.reshape(4, 40), state
 
 
-def _normalised_clock(state: TrainingState, time: float) -> float:
-    return float(state.normalizer.frozen()(np.array([0.0, 0.0, time], np.float32))[2])
+def test_collect_bootstraps_from_the_true_final_observation() -> None:
+    targets, state = collect_clock(terminates=False)
+    final, first = (state.normalizer.frozen()(np.array([0.0, 0.0, time], np.float32))[2] for time in (20.0, 0.0))
+    assert final > 1.0 > -1.0 > first
+    np.testing.assert_allclose(targets[:, 39], final, rtol=1e-6)
+    assert (targets[:, 19] > 1.0).all()  # within the epoch: the clock's statistics were a little different then
+    assert (np.diff(targets[:, :20]) > 0.0).all()
+
+
+def test_collect_gives_a_terminated_path_no_future() -> None:
+    targets, _ = collect_clock(terminates=True)
+    assert not targets[:, [19, 39]].any()
+    assert targets[:, :19].any()
 
 
 def test_training_on_safety_gymnasium_resumes_bit_for_bit(tmp_path: Path) -> None:
