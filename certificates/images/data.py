@@ -1,0 +1,241 @@
+"""Labelled images from the layouts people have on disk, every official file checked before it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CIFAR10_BINARY_MD5",
+    "MNIST_MD5",
+    "DataError",
+    "ImageSet",
+    "cache_folder",
+    "load_cifar10",
+    "load_cifar101",
+    "load_cifar102",
+    "load_images",
+    "load_mnist",
+]
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MNIST_CLASSES = tuple(str(digit) for digit in range(10))
+
+# Of the files inside cifar-10-binary.tar.gz, cifar-10-python.tar.gz and the four unpacked MNIST files.
+CIFAR10_BINARY_MD5 = {
+    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+}
+CIFAR10_PYTHON_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+MNIST_MD5 = {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+}
+_CIFAR_FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")
+
+
+class DataError(Exception):
+    """A data file is missing or is not what it should be; the message holds the command that repairs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSet:
+    """Images as bytes, shape (count, height, width, channels), with one label each; both arrays are read-only.
+
+    `digest` is the SHA-256 of pixels and labels, so that a record of counts can name the images it belongs to.
+    """
+
+    name: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.images.dtype != np.uint8:
+            raise TypeError(f"`images` must be bytes with 4 dimensions, got {self.images.dtype} {self.images.shape}.")
+        if self.labels.shape != (len(self.images),):
+            raise ValueError(f"`labels` must hold one label for each of {len(self.images)} images.")
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+            raise ValueError(f"`labels` must lie in 0..{len(self.classes) - 1}, got a label outside.")
+        self.images.setflags(write=False)
+        self.labels.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over shape, pixels and labels."""
+        summary = hashlib.sha256(repr(self.images.shape).encode())
+        summary.update(self.images.tobytes())
+        summary.update(self.labels.tobytes())
+        return summary.hexdigest()
+
+    def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> ImageSet:
+        """Return the images at `indices`, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return ImageSet(name=self.name, images=self.images[chosen], labels=self.labels[chosen], classes=self.classes)
+
+
+def cache_folder() -> Path:
+    """Return where installed data lives: $CCFS_DATA, else `ccfs/images` in the user's cache folder."""
+    named = os.environ.get("CCFS_DATA")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "ccfs" / "images"
+
+
+def load_images(dataset: str, split: str, folder: Path | None = None) -> ImageSet:
+    """Load `cifar10` or `mnist` (split `train` or `test`), `cifar10.1` or `cifar10.2` (split `test`)."""
+    if dataset == "cifar10":
+        return load_cifar10(split, folder)
+    if dataset == "mnist":
+        return load_mnist(split, folder)
+    if dataset in ("cifar10.1", "cifar10.2"):
+        if split != "test":
+            raise ValueError(f"`split` must be 'test' for {dataset}, got {split!r}.")
+        if folder is None:
+            raise DataError(f"{dataset} is not in the installer. Download its files and pass their folder.")
+        return load_cifar101(folder) if dataset == "cifar10.1" else load_cifar102(folder)
+    raise ValueError(f"`dataset` must be cifar10, cifar10.1, cifar10.2 or mnist, got {dataset!r}.")
+
+
+def load_cifar10(split: str, folder: Path | None = None) -> ImageSet:
+    """Load CIFAR-10 from binary or python batches; without `folder`, from the cache that `ccfs image install` fills."""
+    names = _split(split, [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"])
+    base = cache_folder() / "cifar10" if folder is None else folder
+    for inner in _CIFAR_FOLDERS:
+        where = base / inner
+        if (where / f"{names[0]}.bin").exists():
+            parts = [_binary_records(where / f"{name}.bin") for name in names]
+            break
+        if (where / names[0]).exists():
+            parts = [_python_batch(where / name) for name in names]
+            break
+    else:
+        raise DataError(f"no CIFAR-10 batches in {base}. Install them: ccfs image install cifar10")
+    pixels = np.concatenate([images for images, _ in parts])
+    return ImageSet(
+        name=f"cifar10-{split}",
+        images=np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)),
+        labels=np.concatenate([labels for _, labels in parts]).astype(np.int64),
+        classes=CIFAR10_CLASSES,
+    )
+
+
+def load_cifar101(folder: Path, version: str = "v4") -> ImageSet:
+    """Load CIFAR-10.1 from `cifar10.1_<version>_data.npy` and `..._labels.npy`."""
+    images = _numpy_file(folder / f"cifar10.1_{version}_data.npy")
+    labels = _numpy_file(folder / f"cifar10.1_{version}_labels.npy")
+    return _numpy_set(f"cifar10.1-{version}", images, labels, folder)
+
+
+def load_cifar102(folder: Path, split: str = "test") -> ImageSet:
+    """Load CIFAR-10.2 from `cifar102_<split>.npz`."""
+    path = folder / f"cifar102_{split}.npz"
+    _existing(path, "Download it from the CIFAR-10.2 repository")
+    with np.load(path, allow_pickle=False) as archive:
+        if not {"images", "labels"} <= set(archive.files):
+            raise DataError(f"{path} must hold arrays `images` and `labels`, it holds {archive.files}.")
+        return _numpy_set(f"cifar10.2-{split}", archive["images"], archive["labels"], path)
+
+
+def load_mnist(split: str, folder: Path | None = None) -> ImageSet:
+    """Load MNIST from its idx files; without `folder`, from the cache that `ccfs image install` fills."""
+    base = cache_folder() / "mnist" if folder is None else folder
+    (stem,) = _split(split, ["train"], ["t10k"])
+    images = _idx(base / f"{stem}-images-idx3-ubyte", dimensions=3)
+    labels = _idx(base / f"{stem}-labels-idx1-ubyte", dimensions=1)
+    return ImageSet(
+        name=f"mnist-{split}",
+        images=images[..., np.newaxis].copy(),
+        labels=labels.astype(np.int64),
+        classes=MNIST_CLASSES,
+    )
+
+
+def _split(split: str, train: list[str], test: list[str]) -> list[str]:
+    if split not in ("train", "test"):
+        raise ValueError(f"`split` must be 'train' or 'test', got {split!r}.")
+    return train if split == "train" else test
+
+
+def _existing(path: Path, repair: str) -> None:
+    if not path.is_file():
+        raise DataError(f"{path} is missing. {repair}.")
+
+
+def _checked(path: Path, known: dict[str, str], dataset: str) -> bytes:
+    """Return the bytes of an official file whose MD5 is the published one."""
+    repair = f"Install it again: ccfs image install {dataset} --force"
+    _existing(path, repair)
+    content = path.read_bytes()
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != known[path.name]:
+        raise DataError(f"{path} is damaged: MD5 {found}, published {known[path.name]}. {repair}.")
+    return content
+
+
+def _binary_records(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    records = np.frombuffer(_checked(path, CIFAR10_BINARY_MD5, "cifar10"), dtype=np.uint8).reshape(-1, 3073)
+    return records[:, 1:], records[:, 0]
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads the official python batches: dictionaries, byte strings and numpy arrays, and calls nothing else."""
+
+    _ALLOWED = frozenset(
+        {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
+    )
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in self._ALLOWED:
+            raise DataError(f"a CIFAR-10 batch asks to run {module}.{name}: it is not the official file.")
+        return super().find_class(module, name)
+
+
+def _python_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    batch = _ArrayUnpickler(io.BytesIO(_checked(path, CIFAR10_PYTHON_MD5, "cifar10")), encoding="bytes").load()
+    return np.asarray(batch[b"data"], dtype=np.uint8), np.asarray(batch[b"labels"], dtype=np.uint8)
+
+
+def _idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    content = _checked(path, MNIST_MD5, "mnist")
+    if content[:4] != bytes([0, 0, 8, dimensions]):
+        raise DataError(f"{path} must be an idx file of bytes with {dimensions} dimensions.")
+    shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape([int(n) for n in shape])
+
+
+def _numpy_file(path: Path) -> NDArray[np.generic]:
+    _existing(path, "Download it from the CIFAR-10.1 repository")
+    array: NDArray[np.generic] = np.load(path, allow_pickle=False)
+    return array
+
+
+def _numpy_set(name: str, images: NDArray[np.generic], labels: NDArray[np.generic], where: Path) -> ImageSet:
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
+        raise DataError(f"{where} must hold bytes of shape (n, 32, 32, 3) with n labels, got {images.shape}.")
+    return ImageSet(name=name, images=images.astype(np.uint8), labels=labels.astype(np.int64), classes=CIFAR10_CLASSES)

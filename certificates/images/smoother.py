@@ -1,0 +1,124 @@
+"""A filtered smoothed classifier in the familiar shape: predict and certify one image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
+from ccfs.certificates.images.counting import Counter, LabelCounts, as_center
+from ccfs.certificates.images.filters import Filter
+from ccfs.certificates.images.streams import ESTIMATION, SELECTION, NoiseStream
+from ccfs.certificates.validated import binomial_upper_tail, exact, precision, upper_float
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["FilteredSmoother", "pair_error_upper"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    purpose: str
+    trials: int
+
+
+class FilteredSmoother:
+    """The classifier that returns the most likely label among retained noisy copies of an image.
+
+    A certificate from `certify` holds for this classifier: its answer is the certified label at every image closer than
+    the radius, with probability at least 1 - delta over the noise drawn (Algorithm 1, Theorem 7).
+
+    Args:
+        model: maps images (batch, channels, height, width) to logits; in evaluation mode, deterministic.
+        sigma: noise scale, in units of a pixel (images in [0, 1], noise not clipped).
+        filter: retention rule with one arm.
+        num_classes: labels of the model.
+        seed: base seed; with an image's `index` and a purpose it decides every draw.
+    """
+
+    def __init__(self, model: nn.Module, sigma: float, filter: Filter, num_classes: int, *, seed: int = 0) -> None:
+        if len(filter.arms) != 1:
+            raise ValueError(
+                f"`filter` must have one arm here, got {filter.arms}. Use `certify_dataset` to count several at once."
+            )
+        self._model, self._sigma, self._filter = model, _checks.positive("sigma", sigma), filter
+        self._classes, self._seed = num_classes, _checks.count("seed", seed)
+
+    def certify(
+        self, x: Tensor | NDArray[np.generic], n0: int, n: int, delta: float, batch_size: int, *, index: int = 0
+    ) -> JointMassCertificate | Abstention:
+        """Certify the label of one image, or abstain (Algorithm 1).
+
+        Args:
+            x: image (channels, height, width), real pixels.
+            n0: proposals for selecting a label.
+            n: fresh proposals for estimating its mass.
+            delta: failure probability.
+            batch_size: proposals per model call; it does not change what is drawn.
+            index: which of the seed's streams to use. Images that share one get dependent certificates.
+        """
+        level = _checks.delta(delta)
+        selection, estimation = self._counts(
+            x,
+            batch_size,
+            index,
+            _Request(purpose=SELECTION, trials=_checks.count("n0", n0, minimum=1)),
+            _Request(purpose=ESTIMATION, trials=_checks.count("n", n, minimum=1)),
+        )
+        if sum(selection.retained) == 0:
+            return Abstention(reason="no selection proposal was retained, so no label was selected")
+        selected = top_label(selection.retained)
+        return certify_counts(
+            estimation.retained, estimation.rejected, selected=selected, sigma=self._sigma, delta=level
+        )
+
+    def predict(
+        self, x: Tensor | NDArray[np.generic], n: int, delta: float, batch_size: int, *, index: int = 0
+    ) -> int | Abstention:
+        """Return the classifier's label, wrong with probability at most delta, or abstain.
+
+        The two most frequent retained labels are compared by an exact two-sided binomial test (Hung and Fithian, 2019,
+        for multinomial winners; given how many proposals are retained, their labels are multinomial).
+        """
+        level = _checks.delta(delta)
+        request = _Request(purpose="prediction", trials=_checks.count("n", n, minimum=1))
+        (counts,) = self._counts(x, batch_size, index, request)
+        winner = top_label(counts.retained)
+        runner = max(count for label, count in enumerate(counts.retained) if label != winner)
+        error = 2.0 * pair_error_upper(counts.retained[winner], runner)
+        if not error <= level:
+            return Abstention(reason=f"the two most frequent labels cannot be told apart: error {error:.3g}")
+        return winner
+
+    def _counts(
+        self, x: Tensor | NDArray[np.generic], batch_size: int, index: int, *requests: _Request
+    ) -> list[LabelCounts]:
+        center = as_center(x)
+        counter = Counter(self._model, self._sigma, self._filter, self._classes, batch_size)
+        found = []
+        for request in requests:
+            stream = NoiseStream(seed=self._seed, index=index, purpose=request.purpose, dimension=center.size)
+            (counts,) = counter.count(center, stream, request.trials)
+            found.append(counts)
+        return found
+
+
+def pair_error_upper(winner: int, loser: int) -> float:
+    """Return P(Binomial(winner + loser, 1/2) >= winner), rounded up: the exact one-sided pairwise test.
+
+    Under the null that the winner's mass is at most the loser's, its count given both is binomial with success
+    probability at most 1/2 (paper, appendix on boundary confirmation). No counts at all give 1.
+
+    >>> pair_error_upper(3, 0), pair_error_upper(0, 0)
+    (0.125, 1.0)
+    """
+    top, other = _checks.count("winner", winner), _checks.count("loser", loser)
+    if top == 0:
+        return 1.0
+    with precision():
+        return min(upper_float(binomial_upper_tail(top, top + other, exact(0.5))), 1.0)

@@ -1,0 +1,90 @@
+"""Gaussian noise for one image and one purpose, addressable by proposal, the same however it is batched."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+
+__all__ = ["CHUNK", "ESTIMATION", "SELECTION", "NoiseReader", "NoiseStream"]
+
+SELECTION = "selection"
+ESTIMATION = "estimation"
+CHUNK = 32
+# Part of every key: a change of the derivation must change this, so that old counts are not taken for new ones.
+_DERIVATION = "ccfs-image-noise-1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseStream:
+    """Standard normals for proposals 0, 1, 2, ... of one image and one purpose.
+
+    Proposals come in chunks of 32; chunk c is drawn by Philox with the stream's 128-bit key, the SHA-256 of (base seed,
+    image index, purpose), from counter c * 2**128, so that chunks never overlap and none depends on another.
+
+    Assumes: what the theorems call independent Gaussian proposals are these pseudo-random single-precision numbers.
+    """
+
+    seed: int
+    index: int
+    purpose: str
+    dimension: int
+
+    def __post_init__(self) -> None:
+        _checks.count("seed", self.seed)
+        _checks.count("index", self.index)
+        _checks.count("dimension", self.dimension, minimum=1)
+        if not isinstance(self.purpose, str):
+            raise TypeError(f"`purpose` must be a string, got {self.purpose!r}.")
+
+    @property
+    def key(self) -> int:
+        """The 128-bit key of the stream."""
+        fields = (_DERIVATION, str(self.seed), str(self.index), self.purpose)
+        # Length before each field: no two different tuples give the same text.
+        text = "".join(f"{len(field.encode())}:{field}" for field in fields)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+
+    def chunk(self, position: int) -> NDArray[np.float32]:
+        """Return the noise of proposals 32 * position to 32 * position + 31, shape (32, dimension)."""
+        out = np.empty((CHUNK, self.dimension), dtype=np.float32)
+        _draw(self.key, _checks.count("position", position), out)
+        return out
+
+    def reader(self) -> NoiseReader:
+        """Return a reader at proposal 0."""
+        return NoiseReader(self)
+
+
+class NoiseReader:
+    """Hands out the proposals of a stream in order, in batches of any size."""
+
+    def __init__(self, stream: NoiseStream) -> None:
+        self._key, self._next = stream.key, 0
+        self._rest = np.empty((0, stream.dimension), dtype=np.float32)
+
+    def fill(self, out: NDArray[np.float32]) -> None:
+        """Write the noise of the next len(out) proposals into `out`, a contiguous array (proposals, dimension)."""
+        done = min(len(self._rest), len(out))
+        out[:done] = self._rest[:done]
+        self._rest = self._rest[done:]
+        while done < len(out):
+            if len(out) - done >= CHUNK:
+                _draw(self._key, self._next, out[done : done + CHUNK])
+                done += CHUNK
+            else:
+                chunk = np.empty((CHUNK, out.shape[1]), dtype=np.float32)
+                _draw(self._key, self._next, chunk)
+                wanted = len(out) - done
+                out[done:], self._rest = chunk[:wanted], chunk[wanted:]
+                done = len(out)
+            self._next += 1
+
+
+def _draw(key: int, position: int, out: NDArray[np.float32]) -> None:
+    generator = np.random.Generator(np.random.Philox(key=key, counter=position << 128))
+    generator.standard_normal(dtype=np.float32, out=out)
