@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import gymnasium
@@ -131,6 +131,11 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         if selection.action is None:
             return self._abstain(center, selection)
         return self._execute(center, selection, selection.action)
+
+    def close(self) -> None:
+        """Close the inner environment."""
+        close: Callable[[], object] = self.env.close
+        close()
 
     def _execute(self, center: Vector, selection: Selection, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
         inner = inner_step(self.env, action.astype(self._program.dtype), self._signals)

@@ -1,0 +1,123 @@
+"""Batches: the unit of work. A pure function from (protocol, arm, attack, trials) to the bytes of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ccfs.building import build_arm
+from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
+from ccfs.protocols import Controller
+from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
+from ccfs.tables import shift_table, step_table, table_bytes, trajectory_table
+from ccfs.trial import StopRule, run_trial
+from ccfs.wrapper import ProposalWrapper
+
+__all__ = ["Batch", "plan", "replay", "run_batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Consecutive trials of one arm, nominal or under one attack."""
+
+    arm: str
+    attack: str
+    number: int
+    trials: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The batch's relative path without folder and suffix."""
+        return f"{self.arm}/{self.attack}/batch-{self.number:05d}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the batch: public ones first, the private log of an attacked batch last."""
+        public = (f"traces/{self.name}.parquet", f"trajectories/{self.name}.parquet")
+        return public if self.attack == NOMINAL else (*public, f"private/{self.name}.parquet")
+
+    @property
+    def journal(self) -> str:
+        """The file that says that the batch is finished, with the hashes of the others."""
+        return f"batches/{self.name}.json"
+
+
+def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:
+    """Yield the batches of an arm in order, over its first `trials` trials (all without)."""
+    total = protocol.trials.count if trials is None else trials
+    for number, start in enumerate(range(0, total, protocol.batch)):
+        yield Batch(
+            arm=arm.name,
+            attack=NOMINAL if attack is None else attack.name,
+            number=number,
+            trials=tuple(range(start, min(start + protocol.batch, total))),
+        )
+
+
+def run_batch(canonical: str, batch: Batch) -> tuple[bytes, ...]:
+    """Run a batch and return the bytes of its files, in the order of `batch.files`.
+
+    Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
+    worker anywhere gives the same bytes.
+    """
+    steps, rows, shifts, dimension = _run(canonical, batch)
+    public = (table_bytes(step_table(steps, dimension)), table_bytes(trajectory_table(rows)))
+    return public if batch.attack == NOMINAL else (*public, table_bytes(shift_table(shifts, dimension)))
+
+
+def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:
+    """Run one trial of a batch alone, in a fresh environment."""
+    protocol, arm, attack = _parts(canonical, batch)
+    wrapped, controller = build_arm(protocol, arm, attack)
+    try:
+        return _trial(protocol, arm, wrapped, controller, trial)
+    finally:
+        wrapped.close()
+
+
+def _trial(
+    protocol: Protocol, arm: Arm, wrapped: ProposalWrapper, controller: Controller, trial: int
+) -> tuple[TrialRecorder, TrajectoryRow]:
+    return run_trial(
+        wrapped,
+        controller,
+        horizon=protocol.horizon,
+        stop=StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost),
+        streams=protocol.streams(arm, trial),
+        reset_seed=protocol.reset_seed(arm, trial),
+    )
+
+
+def _run(canonical: str, batch: Batch) -> tuple[list[StepRow], list[TrajectoryRow], list[ShiftRow], int]:
+    protocol, arm, attack = _parts(canonical, batch)
+    wrapped, controller = build_arm(protocol, arm, attack)
+    steps: list[StepRow] = []
+    rows: list[TrajectoryRow] = []
+    shifts: list[ShiftRow] = []
+    try:
+        for trial in batch.trials:
+            recorder, row = _trial(protocol, arm, wrapped, controller, trial)
+            steps += recorder.steps
+            shifts += recorder.shifts
+            rows.append(row)
+        return steps, rows, shifts, _dimension(wrapped)
+    finally:
+        wrapped.close()
+
+
+def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | None]:
+    protocol = parse_canonical(canonical)
+    arm = next(arm for arm in protocol.arms if arm.name == batch.arm)
+    attack = None if batch.attack == NOMINAL else next(a for a in protocol.attacks if a.name == batch.attack)
+    return protocol, arm, attack
+
+
+def parse_canonical(canonical: str) -> Protocol:
+    """Return the protocol of a canonical text."""
+    return parse_protocol(json.loads(canonical), where="protocol")
+
+
+def _dimension(wrapped: ProposalWrapper) -> int:
+    shape = wrapped.action_space.shape
+    return int(shape[0]) if shape else 0

@@ -1,0 +1,207 @@
+"""Make the live objects that a protocol names: environment, controller, program, attack, event."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import gymnasium
+
+from ccfs.adapter import Signals
+from ccfs.attack import Attack
+from ccfs.events import BUILT_IN, AllOf, Event
+from ccfs.ledger import energy_limit
+from ccfs.program import CandidateMap, CausalProgram, FallbackEntry
+from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol, Reference
+from ccfs.protocol_errors import ProtocolError
+from ccfs.protocols import Controller, Fallback, ShiftRule, Vector, Verifier
+from ccfs.schedules import ProposalSchedule
+from ccfs.wrapper import ProposalWrapper
+
+__all__ = ["build_arm", "build_controller", "build_event", "check", "references", "source_digest"]
+
+RULES: dict[str, str] = {
+    "none": "NoShift",
+    "opposed": "OpposedShift",
+    "constant": "ConstantShift",
+    "random": "RandomShift",
+    "greedy": "GreedyShift",
+    "burst": "BurstShift",
+    "scripted": "ScriptedShift",
+}
+Made = TypeVar("Made")
+
+
+def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
+    """Return the wrapped environment and the controller of one arm, freshly made."""
+    env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, gymnasium.Env))
+    schedules = arm.schedule.schedules
+    wrapped = ProposalWrapper(
+        env,
+        program=build_program(protocol, env),
+        schedules=schedules,
+        seed=protocol.seed,
+        horizon=protocol.horizon,
+        attack=None if attack is None else build_attack(protocol, attack, arm),
+        signals=Signals(cost=protocol.environment.cost, goal=protocol.environment.goal),
+    )
+    return wrapped, build_controller(protocol, arm)
+
+
+def build_controller(protocol: Protocol, arm: Arm) -> Controller:
+    """Return the arm's controller; refuse one whose digest is not the declared one."""
+    key = f"controllers.{protocol.controllers.index(arm.controller)}"
+    controller = cast(Controller, _make(key, arm.controller, Controller))
+    expected = arm.controller.digest
+    if expected is not None and controller.digest != expected:
+        raise ProtocolError(
+            f"`{key}.digest` must be the controller's own, {controller.digest}, got {expected}. "
+            "The controller has changed since the protocol was written."
+        )
+    return controller
+
+
+def build_program(protocol: Protocol, env: gymnasium.Env[Vector, Vector]) -> CausalProgram:
+    """Return the causal program for an environment's action space."""
+    spec = protocol.program
+    entries = [
+        FallbackEntry(
+            name=part.name,
+            fallback=cast(Fallback, _make(f"program.fallbacks.{i}", part, Fallback)),
+            unverified=part.unverified,
+        )
+        for i, part in enumerate(spec.fallbacks)
+    ]
+    mapping: CandidateMap | None = None
+    if spec.candidate_map is not None:
+        mapping = cast(CandidateMap, _make("program.candidate_map", spec.candidate_map, Callable))
+    return CausalProgram.for_space(
+        env.action_space,
+        verifier=cast(Verifier, _make("program.verifier", spec.verifier, Verifier)),
+        fallbacks=entries,
+        clip_center=spec.clip_center,
+        candidate_map=mapping,
+    )
+
+
+def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
+    """Return the attack of an arm, with its limit in the arm's own energy."""
+    key = f"attacks.{protocol.attacks.index(spec)}"
+    if spec.rule in RULES:
+        reference = Reference(make=f"ccfs.shifts:{RULES[spec.rule]}", arguments=spec.arguments)
+    elif ":" in spec.rule:
+        reference = Reference(make=spec.rule, arguments=spec.arguments)
+    else:
+        accepted = ", ".join(RULES)
+        raise ProtocolError(f'`{key}.rule` must be one of {accepted} or "module:callable", got {spec.rule!r}.')
+    rule = cast(ShiftRule, _make(key, reference, ShiftRule))
+    schedules = arm.schedule.schedules
+    if spec.budget is not None and isinstance(schedules, ProposalSchedule):
+        limit = energy_limit(spec.budget, schedules)
+    else:
+        limit = spec.energy or 0.0
+    return Attack(rule=rule, limit=limit, schedules=schedules)
+
+
+def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
+    """Return an event; a built-in one gets the protocol's horizon unless it names a shorter one."""
+    if spec.event == "all_of":
+        parts = [build_event(protocol, part, f"{key}.{i}") for i, part in enumerate(spec.events)]
+        if not parts:
+            raise ProtocolError(f"`{key}.events` must hold at least one event for all_of, got none.")
+        return AllOf(events=tuple(parts))
+    if spec.event in BUILT_IN:
+        arguments: dict[str, object] = {"horizon": protocol.horizon, **spec.arguments}
+        horizon = arguments["horizon"]
+        if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
+            within = f"[1, {protocol.horizon}], the protocol's horizon"
+            raise ProtocolError(f"`{key}.arguments.horizon` must be in {within}, got {horizon!r}.")
+        return _call(key, cast(Callable[..., Event], BUILT_IN[spec.event]), arguments)
+    if ":" in spec.event:
+        return cast(Event, _make(key, Reference(make=spec.event, arguments=spec.arguments), Event))
+    accepted = ", ".join([*BUILT_IN, "all_of"])
+    raise ProtocolError(f'`{key}.event` must be one of {accepted} or "module:callable", got {spec.event!r}.')
+
+
+def check(protocol: Protocol, *, where: str) -> dict[str, str]:
+    """Make everything once and return each controller's digest, so that a run fails before its first rollout.
+
+    `where` names the protocol's file in errors.
+    """
+    digests: dict[str, str] = {}
+    try:
+        for i, spec in enumerate(protocol.events):
+            build_event(protocol, spec, f"events.{i}")
+        for arm in protocol.arms:
+            wrapped, controller = build_arm(protocol, arm, None)
+            wrapped.close()
+            digests[arm.controller.name] = controller.digest
+            for attack in protocol.attacks:
+                build_attack(protocol, attack, arm)
+    except (ProtocolError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{where}: {error}") from error
+    return digests
+
+
+def references(protocol: Protocol) -> tuple[str, ...]:
+    """Return every "module:callable" that the protocol names."""
+    found = [protocol.environment.make, protocol.program.verifier.make]
+    found += [part.make for part in (*protocol.controllers, *protocol.program.fallbacks)]
+    found += [protocol.program.candidate_map.make] if protocol.program.candidate_map else []
+    found += [attack.rule for attack in protocol.attacks if ":" in attack.rule]
+    pending = list(protocol.events)
+    while pending:
+        event = pending.pop()
+        pending.extend(event.events)
+        found += [event.event] if ":" in event.event else []
+    return tuple(sorted(set(found)))
+
+
+def source_digest(reference: str) -> str:
+    """Return the SHA-256 (hex) of the source file that defines a reference."""
+    target = _import("reference", reference)
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(target))
+    except TypeError:
+        path = None
+    return "built in" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _import(key: str, path: str) -> Callable[..., object]:
+    module, _, name = path.partition(":")
+    try:
+        target: object = importlib.import_module(module)
+        for part in name.split("."):
+            target = getattr(target, part)
+    except (ImportError, AttributeError) as error:
+        raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {error}.") from error
+    if not callable(target):
+        raise ProtocolError(f"`{key}.make` must name a callable, got {path!r}, a {type(target).__name__}.")
+    return target
+
+
+def _make(key: str, reference: Reference, kind: object) -> object:
+    """Call a reference; `kind` is a class or a protocol, which the caller then casts to."""
+    made = _call(key, _import(key, reference.make), dict(reference.arguments))
+    expected = cast(type, kind)
+    if not isinstance(made, expected):
+        raise ProtocolError(f"`{key}.make` must give a {expected.__name__}, got {made!r} from {reference.make!r}.")
+    return made
+
+
+def _call(key: str, function: Callable[..., Made], arguments: dict[str, object]) -> Made:
+    try:
+        return function(**{name: _tuples(value) for name, value in arguments.items()})
+    except ProtocolError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
+
+
+def _tuples(value: object) -> object:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,63 @@
+"""Count successes in stored traces, and say whether the counts already certify what the protocol asks for."""
+
+from __future__ import annotations
+
+from ccfs.batches import Batch, plan
+from ccfs.building import build_event
+from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
+from ccfs.events import holds
+from ccfs.protocol import Arm, AttackSpec, Protocol
+from ccfs.store import Store
+from ccfs.trace import traces
+
+__all__ = ["certificate", "finished_batches", "is_enough", "successes", "tally"]
+
+
+def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
+    """Return how many trials of a batch are in each event."""
+    steps, rows = (store.path(name) for name in batch.files[:2])
+    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    counts = dict.fromkeys(events, 0)
+    for trace in traces(rows, steps):
+        for name, event in events.items():
+            counts[name] += holds(event, trace)
+    return counts
+
+
+def finished_batches(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> list[Batch]:
+    """Return the journalled batches of an arm, in order."""
+    return [batch for batch in plan(protocol, arm, attack) if store.exists(batch.journal)]
+
+
+def tally(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[dict[str, int], int]:
+    """Return the successes of each event and the number of trials of an arm."""
+    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+    trials = 0
+    for batch in finished_batches(store, protocol, arm, attack):
+        for name, count in successes(store, protocol, batch).items():
+            counts[name] += count
+        trials += len(batch.trials)
+    return counts, trials
+
+
+def certificate(protocol: Protocol, arm: Arm, event: str, hits: int, trials: int) -> TrajectoryCertificate:
+    """Return the certificate that an arm's count gives under the protocol's claim."""
+    return certify_event(
+        hits,
+        trials,
+        delta=protocol.claim.delta,
+        family=protocol.family,
+        target=protocol.claim.target,
+        schedule=arm.schedule.schedules,
+        bound=protocol.bound,
+        event=event,
+    )
+
+
+def is_enough(protocol: Protocol, arm: Arm, counts: dict[str, int], trials: int) -> bool:
+    """Return whether every event's certified budget has reached the one at which the run may stop."""
+    wanted = protocol.claim.stop_at_budget
+    if wanted is None:
+        return False
+    budgets = [certificate(protocol, arm, name, hits, trials).budget for name, hits in counts.items()]
+    return all(budget is not None and budget >= wanted for budget in budgets)

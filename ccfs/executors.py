@@ -1,0 +1,90 @@
+"""Where batches run: in this process, in local processes, or on a Dask cluster; all behind one standard interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import ParamSpec, TypeVar
+
+from ccfs.certificates import _checks
+
+__all__ = ["Engine", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How to open an executor, how many batches to keep in flight on it, and how to let go of what is behind it."""
+
+    open: Callable[[], Executor]
+    in_flight: int
+    name: str
+    close: Callable[[], object] = lambda: None
+
+
+class SerialExecutor(Executor):
+    """Runs each call at once, in this process."""
+
+    def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
+        """Run the call and return its finished future."""
+        future: Future[Result] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def serial_engine() -> Engine:
+    """Return the engine that uses this process alone."""
+    return Engine(open=SerialExecutor, in_flight=1, name="serial")
+
+
+def process_engine(workers: int) -> Engine:
+    """Return the engine of `workers` local processes (spawned, so that they share nothing)."""
+    count = _checks.count("workers", workers, minimum=1)
+
+    def open_pool() -> Executor:
+        return ProcessPoolExecutor(
+            count, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
+        )
+
+    return Engine(open=open_pool, in_flight=2 * count, name=f"{count} processes")
+
+
+def cluster_engine(address: str) -> Engine:
+    """Return the engine of a running Dask cluster, named by its scheduler's address."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise RuntimeError("a cluster needs Dask: pip install 'ccfs[cluster]'.") from error
+
+    client = Client(address)  # type: ignore[no-untyped-call]
+
+    def open_cluster() -> Executor:
+        # pure=False: equal calls are not merged. Dask reruns the batches of a lost worker by itself.
+        executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
+        return executor
+
+    threads = sum(int(worker["nthreads"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+    return Engine(open=open_cluster, in_flight=2 * max(threads, 1), name=f"Dask cluster {address}", close=client.close)
+
+
+def _begin_worker(parent: int) -> None:
+    """Leave Ctrl-C to the main process, and end when it is gone (a killed one cannot tell)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

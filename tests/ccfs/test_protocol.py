@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import pytest
+from toy_protocol import protocol, text
+
+from ccfs.building import check
+from ccfs.protocol import ProtocolError, load_protocol
+
+
+def refused(folder, message, trials=10, **replaced):
+    path = folder / "p.toml"
+    path.write_text(text(trials, **replaced))
+    with pytest.raises(ProtocolError, match=message) as caught:
+        check(load_protocol(path), where=str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seed = 7", "sead = 7\nseed = 7", r"unknown key `sead`, got 7\. Accepted here: .*batch, claim"),
+        (
+            "delta = 0.05",
+            "delta = 0.05\nalpha = 0.1",
+            r"unknown key `claim\.alpha`, got 0\.1\. Accepted here: bound, delta",
+        ),
+        (
+            "count = 1, sigma",
+            "cuont = 2, count = 1, sigma",
+            r"unknown key `schedules\.0\.block\.cuont`, got 2\. Acc.*sigma",
+        ),
+        ("seed = 7", "", r"key `seed` is missing"),
+        ("seed = 7", 'seed = "7"', r"`seed`: input should be a valid integer, got '7'"),
+        ("seed = 7", "seed = -7", r"`seed`: input should be greater than or equal to 0, got -7"),
+        ("delta = 0.05", "delta = 1.5", r"`claim\.delta`: input should be less than 1, got 1\.5"),
+        ("delta = 0.05", "delta = nan", r"`claim\.delta`: .*finite"),
+        ("target = 0.5", "target = true", r"`claim\.target`: input should be a valid number, got True"),
+        ("sigma = 0.2 }", "sigma = -0.2 }", r"`schedules\.0\.block\.sigma`: input should be greater than 0, got -0\.2"),
+        ("sigma = 0.2 }", "sigma = 0.2, rho = 0.5 }", r"`schedules\.0\.block`: `rho` must be 0 for a single proposal"),
+        ("multiplier = 1.05", "multiplier = 5.0", r"`schedules\.1\.block`: `multiplier` must be in \(1, 4\] for 4"),
+        ("multiplier = 1.05", "multiplier = 1.05, rho = 0.1", r"give `rho` or `multiplier`, not both"),
+        ('bound = "cohort"', 'bound = "bayes"', r"`claim\.bound`: .*'hoeffding', 'cohort'.* got 'bayes'"),
+        (
+            'bound = "cohort"',
+            'bound = "clopper-pearson"',
+            r"must be 'hoeffding' or 'cohort' for a fixed cohort, got 'clopper",
+        ),
+        ('bound = "cohort"', 'bound = "cohort"\nstop_at_budget = 0.1', r"`stop_at_budget` needs bound = 'anytime'"),
+        ('bound = "cohort"', 'bound = "cohort"\nfamily = 1', r"`claim\.family` must be at least 2 .* got 1"),
+        ("cohort = { first = 100, count = 10 }", "cohort = [1, 1]", r"none twice"),
+        ("cohort = { first = 100, count = 10 }", "cohort = [4294967296]", r"less than 4294967296, got 4294967296"),
+        (
+            "cohort = { first = 100, count = 10 }",
+            "cohort = [1]\nused_before = [1]",
+            r"disjoint from `used_before`, .*\[1\]",
+        ),
+        ("cohort = { first = 100, count = 10 }", "cohort = [1]\ninitial_law = 3", r"give `cohort` .* or `initial_law`"),
+        ('name = "four"', 'name = "one"', r"`schedules` must have different names"),
+        ('name = "four"', 'name = "../four"', r"`schedules\.1\.name`: string should match pattern .* got '\.\./four'"),
+        ("no_cost_until_goal", "no_cost", r"`events\.0\.event` must be one of no_cost_until_goal, .* got 'no_cost'"),
+        (
+            '"no_cost_until_goal"',
+            '"no_cost_until_goal"\narguments = { horizon = 7 }',
+            r"`events\.0\.arguments\.horizon` must be in \[1, 6\], the protocol's horizon, got 7",
+        ),
+        (
+            '"no_cost_until_goal"',
+            '"cost_at_most"',
+            r"`events\.0\.arguments` were not accepted, got \{'horizon': 6\}: .*budget",
+        ),
+        ('rule = "constant"', 'rule = "push"', r"`attacks\.0\.rule` must be one of none, opposed, .* got 'push'"),
+        ("budget = 0.1", "", r"give `budget` or `energy`"),
+        ("budget = 0.1", "budget = 0.1\nenergy = 0.1", r"give `budget` or `energy`"),
+        ('name = "push"', 'name = "nominal"', r"'nominal' is the arm without shift"),
+        ("direction = [1.0]", "direction = [0.0]", r"`attacks\.0\.arguments` were not accepted, got .*`direction`"),
+        (
+            "corridor:make_steering",
+            "corridor:make_steer",
+            r"`controllers\.0\.make` must name something that can be imported",
+        ),
+        (
+            'ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }',
+            'ccfs.components:AcceptAll"',
+            r"`controllers\.0\.make` must give a Controller, got AcceptAll",
+        ),
+        ("corridor:make_steering", "corridor.make_steering", r"`controllers\.0\.make`: string should match pattern"),
+        ("gain = 0.2", "gian = 0.2", r"`controllers\.0\.arguments` were not accepted, got \{'gian': 0\.2\}: TypeError"),
+        ("low = [-0.5]", "low = [1.5]", r"`program\.verifier\.arguments` were not accepted"),
+    ],
+)
+def test_protocol_refuses_in_one_line(tmp_path, old, new, message):
+    refused(tmp_path, message, x=(old, new))
+
+
+def test_protocol_refuses_a_varying_schedule_that_does_not_fit_the_horizon(tmp_path):
+    steps = "steps = [{ count = 1, sigma = 0.2 }, { count = 1, sigma = 0.1 }]"
+    message = r"`schedules` 'one' must have one step for each of horizon 6, got 2"
+    refused(tmp_path, message, x=("block = { count = 1, sigma = 0.2 }", steps))
+
+
+def test_protocol_varying_schedule_needs_an_energy_limit(tmp_path):
+    steps = "steps = [" + ", ".join(["{ count = 1, sigma = 0.2 }"] * 6) + "]"
+    change = ("block = { count = 1, sigma = 0.2 }", steps)
+    refused(tmp_path, r"`attacks` must give `energy`, not `budget`: schedule 'one' varies", x=change)
+    made = protocol(tmp_path, x=change, y=("budget = 0.1", "energy = 0.1"))
+    check(made, where="p")
+    assert len(made.arms[0].schedule.schedules) == 6
+
+
+def test_protocol_refuses_what_is_no_toml(tmp_path):
+    path = tmp_path / "p.toml"
+    with pytest.raises(ProtocolError, match=r"p\.toml: cannot be read: No such file"):
+        load_protocol(path)
+    path.write_text("name = ")
+    with pytest.raises(ProtocolError, match=r"p\.toml: must be a TOML file"):
+        load_protocol(path)
+    path.write_text(text(x=("seed = 7", "seed = 2020-01-01")))
+    with pytest.raises(ProtocolError, match=r"p\.toml: must hold texts, numbers"):
+        load_protocol(path)
+
+
+def test_protocol_hash_ignores_comments_order_and_spelled_out_defaults(tmp_path):
+    plain = protocol(tmp_path)
+    spelled = protocol(tmp_path, x=("seed = 7\n", "# seven\nseed = 7\ndescription = ''\n"))
+    assert plain.hash == spelled.hash
+    for old, new in (("seed = 7", "seed = 8"), ("unverified = true", "unverified = false"), ("batch = 4", "batch = 5")):
+        assert protocol(tmp_path, x=(old, new)).hash != plain.hash
+
+
+def test_protocol_is_frozen(tmp_path):
+    with pytest.raises(Exception, match="frozen"):
+        protocol(tmp_path).seed = 3
+
+
+def test_protocol_reset_seeds_of_cohort_and_initial_law(tmp_path):
+    made = protocol(tmp_path)
+    one, four = made.arms
+    assert [made.reset_seed(one, trial) for trial in range(3)] == [100, 101, 102]
+    assert made.reset_seed(four, 2) == 102
+    law = protocol(
+        tmp_path,
+        x=("cohort = { first = 100, count = 10 }", "initial_law = 10"),
+        y=('bound = "cohort"', 'bound = "clopper-pearson"'),
+    )
+    seeds = {law.reset_seed(arm, trial) for arm in law.arms for trial in range(10)}
+    assert len(seeds) == 20
+
+
+def test_protocol_first_is_another_protocol_with_fewer_trials(tmp_path):
+    made = protocol(tmp_path)
+    quick = made.first(3)
+    assert (quick.trials.seeds, quick.name) == ((100, 101, 102), "toy-first-3")
+    assert quick.hash != made.hash
+    with pytest.raises(ProtocolError, match=r"`seeds` must be in \[1, 10\], got 11"):
+        made.first(11)
+
+
+def test_protocol_family_counts_arms_times_events(tmp_path):
+    two = protocol(tmp_path, x=("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[attacks]]'))
+    assert (two.claims, two.family) == (4, 4)
+
+
+def test_protocol_all_of_event(tmp_path):
+    both = (
+        '"no_cost_until_goal"',
+        '"all_of"\nevents = [{ name = "a", event = "no_cost_until_goal" }, '
+        '{ name = "b", event = "return_at_least", arguments = { value = -9.0 } }]',
+    )
+    check(protocol(tmp_path, x=both), where="p")
+    refused(tmp_path, r"`events\.0\.events` must hold at least one event", x=('"no_cost_until_goal"', '"all_of"'))
