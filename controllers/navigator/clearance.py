@@ -1,0 +1,90 @@
+"""How far points of a trajectory are from touching anything that is, or may be, on the map."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.navigator.fields import capped_distance
+from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE, LidarMap
+from ccfs.controllers.navigator.robot import ARROW_AHEAD
+
+__all__ = ["ARROW_RADIUS", "HAZARD_RADIUS", "VASE_RADIUS", "Surroundings"]
+
+HAZARD_RADIUS: Final = 0.20
+"""A hazard costs when the robot's origin is this near to its centre."""
+VASE_RADIUS: Final = 0.2414
+"""A vase can be touched by the body from this near, whatever its rotation."""
+ARROW_RADIUS: Final = 0.2121
+"""The same for the middle of the robot's arrow."""
+_REACH: Final = 12
+_WINDOW: Final = 34
+_SIGHT: Final = 1.7
+
+
+class Surroundings:
+    """A local copy of the map around the robot that answers clearance queries fast; refresh it now and then."""
+
+    def __init__(self) -> None:
+        self._hazard = self._vase = np.zeros((1, 1))
+        self._corner = (0, 0)
+
+    def refresh(self, drawn: LidarMap) -> None:
+        """Remake the distance fields of the possible obstacles in a window around the robot."""
+        pose = drawn.pose
+        i, j = (int((value + HALF_WIDTH) / CELL) for value in (pose.x, pose.y))
+        self._corner = tuple(min(max(index - _WINDOW, 0), SIDE - 1) for index in (i, j))  # type: ignore[assignment]
+        rows = slice(self._corner[0], max(i + _WINDOW, 1))
+        columns = slice(self._corner[1], max(j + _WINDOW, 1))
+        self._hazard = CELL * capped_distance(drawn.possible[0, rows, columns], _REACH)
+        self._vase = CELL * capped_distance(drawn.possible[1, rows, columns], _REACH)
+
+    def clearance(
+        self,
+        drawn: LidarMap,
+        x: NDArray[np.float64],
+        y: NDArray[np.float64],
+        cos: NDArray[np.float64],
+        sin: NDArray[np.float64],
+        pad: float,
+    ) -> NDArray[np.float64]:
+        """Return the clearance (metres, negative inside) of poses given in the map's frame.
+
+        Args:
+            drawn: the map.
+            x: of the robot's origin.
+            y: of the robot's origin.
+            cos: of the heading.
+            sin: of the heading.
+            pad: taken off the distance to possible obstacles, whose cells are not points.
+        """
+        arrow_x, arrow_y = x + ARROW_AHEAD * cos, y + ARROW_AHEAD * sin
+        clearance = self._lookup(self._hazard, x, y) - (HAZARD_RADIUS + pad)
+        np.minimum(clearance, self._lookup(self._vase, x, y) - (VASE_RADIUS + pad), out=clearance)
+        np.minimum(clearance, self._lookup(self._vase, arrow_x, arrow_y) - (ARROW_RADIUS + pad), out=clearance)
+        np.minimum(clearance, _nearest(drawn, 0, x, y) - HAZARD_RADIUS, out=clearance)
+        np.minimum(clearance, _nearest(drawn, 1, x, y) - VASE_RADIUS, out=clearance)
+        np.minimum(clearance, _nearest(drawn, 1, arrow_x, arrow_y) - ARROW_RADIUS, out=clearance)
+        return clearance
+
+    def _lookup(
+        self, field: NDArray[np.float64], x: NDArray[np.float64], y: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        i = ((x + (HALF_WIDTH - CELL * self._corner[0])) / CELL).astype(np.intp)
+        j = ((y + (HALF_WIDTH - CELL * self._corner[1])) / CELL).astype(np.intp)
+        np.clip(i, 0, field.shape[0] - 1, out=i)
+        np.clip(j, 0, field.shape[1] - 1, out=j)
+        return np.asarray(field[i, j])
+
+
+def _nearest(drawn: LidarMap, kind: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Distance to the nearest known obstacle of a kind; those far from the robot are left out."""
+    pose = drawn.pose
+    best = np.full(x.shape, 1.0)
+    for other_x, other_y in drawn.known[kind]:
+        if (other_x - pose.x) ** 2 + (other_y - pose.y) ** 2 < _SIGHT**2:
+            dx, dy = x - other_x, y - other_y
+            np.minimum(best, dx * dx + dy * dy, out=best)
+    return np.sqrt(best)

@@ -1,0 +1,123 @@
+"""The navigator: drive to the goal of a Point robot without touching anything, from its observations alone."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.navigator.clearance import Surroundings
+from ccfs.controllers.navigator.lidar_map import CELL, LidarMap
+from ccfs.controllers.navigator.robot import NoisyRobot
+from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
+from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
+from ccfs.controllers.navigator.settings import NavigatorSettings
+
+__all__ = ["VERSION", "Navigator"]
+
+VERSION: Final = "ccfs.navigator/1"
+_SIZE: Final = 60
+_REACHED: Final = GOAL_RADIUS - 0.01
+
+
+class Navigator:
+    """A `Controller` for SafetyPointGoal tasks of 60 numbers: memory, no randomness, centers inside the action box.
+
+    Each step it adds the observation to its map, then compares held pairs of actions that end in a brake, as they go on
+    average under proposal noise of scale `sigma`, by the time they leave to the goal and by how near they pass to
+    anything that is or may be there. Thrust is always +-1, which the noise flips least.
+    """
+
+    def __init__(self, sigma: float, settings: NavigatorSettings | None = None) -> None:
+        self.settings = settings or NavigatorSettings()
+        self.robot = NoisyRobot(sigma=sigma)
+        self.map = LidarMap()
+        self.route = Route(self.settings, sigma)
+        self.surroundings = Surroundings()
+        self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
+        self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
+        self._turn_rate = self.robot.mean_turn(1.0)
+        self._digest = hashlib.sha256(repr((VERSION, sigma, asdict(self.settings))).encode()).hexdigest()
+        self.reset()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the code version, the noise scale and every constant."""
+        return self._digest
+
+    def reset(self) -> None:
+        """Forget the map: a new episode begins."""
+        self.map.reset()
+        self._steps = 0
+        self._planned: tuple[int, int, tuple[float, float] | None] = (-(10**6), -1, None)
+        self._refreshed = -(10**6)
+
+    def center(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the center for this observation; call once a step."""
+        self.map.observe(observation)
+        return self.decide()
+
+    def decide(self) -> NDArray[np.float64]:
+        """Return the center for the map as it is (after `map.observe`); call once a step."""
+        self._renew()
+        self._steps += 1
+        cost = self.costs()
+        return np.array(self._rollouts.actions[int(np.argmin(cost))])
+
+    def _renew(self) -> None:
+        settings, drawn = self.settings, self.map
+        step, version, goal = self._planned
+        moved = (goal is None) != (drawn.goal is None) or (goal and drawn.goal and math.dist(goal, drawn.goal) > 0.05)
+        known = drawn.version != version
+        if moved or self._steps - step >= settings.route_every or (known and self._steps - step >= 4):
+            self.route.plan(drawn, fresh=bool(moved) or self._steps == 0)
+            self._planned = (self._steps, drawn.version, drawn.goal)
+        if self._steps - self._refreshed >= settings.field_every:
+            self.surroundings.refresh(drawn)
+            self._refreshed = self._steps
+
+    def costs(self) -> NDArray[np.float64]:
+        """Return the cost (steps) of each candidate."""
+        settings, rollouts, pose = self.settings, self._rollouts, self.map.pose
+        cos, sin = math.cos(pose.heading), math.sin(pose.heading)
+        vx, vy = pose.mass_velocity
+        bundle = rollouts.bundle(cos * vx + sin * vy, cos * vy - sin * vx)
+        x, y = pose.x + cos * bundle.x - sin * bundle.y, pose.y + sin * bundle.x + cos * bundle.y
+        facing_cos, facing_sin = cos * bundle.cos - sin * bundle.sin, sin * bundle.cos + cos * bundle.sin
+        clearance = self.surroundings.clearance(self.map, x, y, facing_cos, facing_sin, 0.5 * CELL)
+        risk = settings.risk_weight * np.exp(-np.maximum(clearance, 0.0) / self._scale)
+        risk += settings.crash_weight * np.maximum(-clearance, 0.0)
+        held = rollouts.held_samples
+        last_x, last_y = x[held - 1], y[held - 1]
+        go_x, go_y = self._going(bundle, cos, sin)
+        ahead = settings.look_ahead
+        time = self.route.time_at(last_x + ahead * go_x, last_y + ahead * go_y)
+        down_x, down_y = self.route.down_at(last_x, last_y)
+        aside = np.abs(facing_cos[held - 1] * down_y - facing_sin[held - 1] * down_x)
+        time += settings.turn_weight / self._turn_rate * np.arcsin(np.minimum(aside, 1.0))
+        if self.map.goal is not None:
+            self._arrive(x, y, risk, time)
+        return np.asarray(time + risk.sum(axis=0))
+
+    def _going(self, bundle: Bundle, cos: float, sin: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return cos * bundle.end_vx - sin * bundle.end_vy, sin * bundle.end_vx + cos * bundle.end_vy
+
+    def _arrive(
+        self, x: NDArray[np.float64], y: NDArray[np.float64], risk: NDArray[np.float64], time: NDArray[np.float64]
+    ) -> None:
+        """Where a held trajectory reaches the goal, count until there and forget what follows."""
+        if self.map.goal is None:
+            return
+        held = self._rollouts.held_samples
+        dx, dy = x[:held] - self.map.goal[0], y[:held] - self.map.goal[1]
+        inside = dx * dx + dy * dy < _REACHED * _REACHED
+        if not inside.any():
+            return
+        arrived = inside.any(axis=0)
+        first = inside.argmax(axis=0)
+        risk[(np.arange(len(risk))[:, None] > first) & arrived] = 0.0
+        time[arrived] = self._rollouts.times[first[arrived]] - self._rollouts.steps

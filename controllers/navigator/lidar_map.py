@@ -1,0 +1,237 @@
+"""The map a Point robot can draw by itself: objects seen exactly, and cells where an unseen one may still be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.navigator.lidar import RANGE, arcs, exact_sightings, is_excluded
+from ccfs.controllers.navigator.pose import DeadReckoner
+from ccfs.controllers.navigator.suspects import Suspects, contradicts
+
+__all__ = ["CELL", "HALF_WIDTH", "LidarMap", "ObjectKind"]
+
+CELL: Final = 0.04
+HALF_WIDTH: Final = 3.6
+"""The map reaches this far from the start in each direction: no object of the task lies farther."""
+SIDE: Final = round(2 * HALF_WIDTH / CELL)
+_REACH: Final = CELL / math.sqrt(2.0)
+_SAME: Final = 0.05
+_TRUST: Final = 2.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectKind:
+    """One kind of obstacle as the task places it: how many, and how near to other things it can lie."""
+
+    count: int
+    keepout: float
+    first: int
+    """Index of its first lidar bin in the observation."""
+
+
+HAZARD: Final = ObjectKind(count=10, keepout=0.18, first=28)
+VASE: Final = ObjectKind(count=10, keepout=0.15, first=44)
+KINDS: Final = (HAZARD, VASE)
+_GOAL_FIRST: Final = 12
+_GOAL_KEEPOUT: Final = 0.305
+_START_KEEPOUT: Final = 0.4
+_MARGIN: Final = 1e-3
+_ARENA: Final = 2.0
+"""Half the side of the square in which the task places everything; each thing keeps its keepout from the edge."""
+_FULL_CARVE: Final = 12
+_NEAR: Final = 1.5
+_REOPEN: Final = 12
+
+
+class LidarMap:
+    """Pose, goal, known obstacles and possible obstacles: a deterministic function of the observations since `reset`.
+
+    `known[k]` holds exact centres of kind k (0 hazards, 1 vases) and `possible[k]` the cells that may hold the centre
+    of another one. While no vase has been pushed, every obstacle is in one of the two: carving removes a cell only when
+    some reading contradicts an object anywhere in it, or when the task's placement rules do (ten of each kind, nothing
+    nearer than the two keepouts to another object, to the goal or to the start).
+    """
+
+    def __init__(self) -> None:
+        axis = (np.arange(SIDE) + 0.5) * CELL - HALF_WIDTH
+        self._all_x, self._all_y = np.repeat(axis, SIDE), np.tile(axis, SIDE)
+        self.pose = DeadReckoner()
+        self._suspects = (Suspects(), Suspects())
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: a new episode begins."""
+        self.pose.reset()
+        for suspects in self._suspects:
+            suspects.reset()
+        self.goal: tuple[float, float] | None = None
+        self.known: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+        self._inferred: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+        self.possible = np.ones((2, SIDE, SIDE), dtype=np.bool_)
+        self.version = 0
+        """Grows whenever an obstacle becomes known."""
+        self._flat = self.possible.reshape(2, -1)
+        self._cells = np.arange(SIDE * SIDE)
+        self._carved_at = (math.inf, math.inf, 0.0)
+        self._carves = 0
+        self._steps = 0
+        self.goal_possible = np.ones((SIDE // 2, SIDE // 2), dtype=np.bool_)
+        """Cells of twice the size that may hold the goal; kept up only while it is out of sight."""
+        self._unseen_at = (math.inf, math.inf)
+        self._low, self._high = [-math.inf, -math.inf], [math.inf, math.inf]
+
+    def observe(self, observation: NDArray[np.float64]) -> None:
+        """Take in one observation of 60 numbers."""
+        started = self.pose.started
+        self._steps += 1
+        self.pose.observe(observation)
+        if not started:
+            for kind in range(2):
+                self._clear_disc(kind, (0.0, 0.0), KINDS[kind].keepout + _START_KEEPOUT)
+            self._bound_arena((0.0, 0.0), _START_KEEPOUT)
+        self._see_goal(observation[_GOAL_FIRST : _GOAL_FIRST + 16])
+        for kind, about in enumerate(KINDS):
+            readings = observation[about.first : about.first + 16]
+            for sighting in exact_sightings(readings):
+                self._see(kind, self._point(*sighting))
+            if len(self.known[kind]) < about.count and self._steps % 2 == kind:
+                pose = self.pose
+                for point in self._suspects[kind].observe(readings, pose.x, pose.y, pose.heading):
+                    if self._may_hold(kind, point):
+                        self._see(kind, point)
+                        self._inferred[kind].append(point)
+            self._doubt(kind, readings)
+            if self._steps % _FULL_CARVE == 1:
+                self._bound_by_arcs(kind, readings)
+        x, y, heading = self._carved_at
+        pose = self.pose
+        if abs(pose.x - x) + abs(pose.y - y) > 0.01 or abs(pose.heading - heading) > 0.02:
+            self._carve(observation[28:60].reshape(2, 16))
+            self._carved_at = (pose.x, pose.y, pose.heading)
+
+    def _point(self, distance: float, bearing: float) -> tuple[float, float]:
+        angle = self.pose.heading + bearing
+        return self.pose.x + distance * math.cos(angle), self.pose.y + distance * math.sin(angle)
+
+    def _may_hold(self, kind: int, point: tuple[float, float]) -> bool:
+        i, j = (int((value + HALF_WIDTH) / CELL) for value in point)
+        return 0 <= i < SIDE and 0 <= j < SIDE and bool(self.possible[kind, i, j])
+
+    def _see_goal(self, readings: NDArray[np.float64]) -> None:
+        seen = exact_sightings(readings)
+        if seen:
+            goal = self._point(*seen[0])
+            if self.goal is None or math.dist(goal, self.goal) > _SAME:
+                for kind in range(2):
+                    self._clear_disc(kind, goal, KINDS[kind].keepout + _GOAL_KEEPOUT)
+                self._bound_arena(goal, _GOAL_KEEPOUT)
+            self.goal = goal
+        elif self.goal is not None and math.dist(self.goal, (self.pose.x, self.pose.y)) < _TRUST:
+            self.goal = None
+            self.goal_possible[:] = True
+            self._unseen_at = (math.inf, math.inf)
+        pose = self.pose
+        if self.goal is None and math.dist(self._unseen_at, (pose.x, pose.y)) > 0.1:
+            self._carve_goal()
+            self._unseen_at = (pose.x, pose.y)
+
+    def _carve_goal(self) -> None:
+        axis = (np.arange(SIDE // 2) + 0.5) * 2 * CELL - HALF_WIDTH
+        dx, dy = axis - self.pose.x, axis - self.pose.y
+        self.goal_possible &= dx[:, None] ** 2 + dy[None, :] ** 2 > (RANGE - 2 * _REACH) ** 2
+        room = _ARENA - _GOAL_KEEPOUT + 2 * CELL
+        for side in range(2):
+            layer = self.goal_possible if side == 0 else self.goal_possible.T
+            layer[(axis < self._low[side] - room) | (axis > self._high[side] + room)] = False
+
+    def _see(self, kind: int, point: tuple[float, float]) -> None:
+        known = self.known[kind]
+        for index, other in enumerate(known):
+            if math.dist(other, point) < _SAME:
+                known[index] = point
+                if other in self._inferred[kind]:
+                    self._inferred[kind].remove(other)
+                return
+        known.append(point)
+        self.version += 1
+        self._bound_arena(point, KINDS[kind].keepout)
+        for other_kind in range(2):
+            self._clear_disc(other_kind, point, KINDS[kind].keepout + KINDS[other_kind].keepout)
+        if len(known) >= KINDS[kind].count:
+            self._flat[kind] = False
+
+    def _doubt(self, kind: int, readings: NDArray[np.float64]) -> None:
+        """Take back obstacles that were only inferred and are contradicted now; their surroundings are open again."""
+        for point in tuple(self._inferred[kind]):
+            dx, dy = point[0] - self.pose.x, point[1] - self.pose.y
+            if contradicts(readings, math.hypot(dx, dy), math.atan2(dy, dx) - self.pose.heading):
+                self._inferred[kind].remove(point)
+                self.known[kind].remove(point)
+                self.version += 1
+                i, j = (int((value + HALF_WIDTH) / CELL) for value in point)
+                for layer in self.possible:
+                    layer[max(0, i - _REOPEN) : i + _REOPEN, max(0, j - _REOPEN) : j + _REOPEN] = True
+                self._cells = np.flatnonzero(self._flat[0] | self._flat[1])
+
+    def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float) -> None:
+        """Clear the cells of which every point is nearer than `radius`."""
+        reach = radius - _REACH - _MARGIN
+        low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
+        high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
+        x = (np.arange(low[0], min(high[0], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[0]
+        y = (np.arange(low[1], min(high[1], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[1]
+        inside = x[:, None] ** 2 + y[None, :] ** 2 < reach * reach
+        self.possible[kind, low[0] : high[0], low[1] : high[1]] &= ~inside
+
+    @property
+    def search_target(self) -> tuple[float, float]:
+        """Where to drive while the goal is out of sight: the middle of the places where it may be."""
+        cells = np.argwhere(self.goal_possible)
+        if not len(cells):
+            return 0.5 * (self._low[0] + self._high[0]), 0.5 * (self._low[1] + self._high[1])
+        x, y = (cells.mean(axis=0) + 0.5) * 2 * CELL - HALF_WIDTH
+        return float(x), float(y)
+
+    def _bound_by_arcs(self, kind: int, readings: NDArray[np.float64]) -> None:
+        """Each bin that is no neighbour's share holds an object somewhere on an arc: bound the arena by its corners."""
+        keepout = KINDS[kind].keepout
+        for distance, first, last in arcs(readings):
+            ends = [self._point(distance, first + share * (last - first)) for share in (0.0, 0.5, 1.0)]
+            sagitta = distance * (last - first) ** 2 / 8.0
+            for axis in range(2):
+                low = min(end[axis] for end in ends) - sagitta
+                high = max(end[axis] for end in ends) + sagitta
+                self._narrow(axis, low, high, keepout)
+
+    def _narrow(self, axis: int, low: float, high: float, keepout: float) -> None:
+        self._low[axis] = max(self._low[axis], low - (_ARENA - keepout) - _MARGIN)
+        self._high[axis] = min(self._high[axis], high + (_ARENA - keepout) + _MARGIN)
+
+    def _bound_arena(self, point: tuple[float, float], keepout: float) -> None:
+        """Narrow where the arena's middle can be, and clear the cells outside every arena that is left."""
+        for axis in range(2):
+            self._narrow(axis, point[axis], point[axis], keepout)
+            for kind, about in enumerate(KINDS):
+                reach = _ARENA - about.keepout + _MARGIN
+                layer = self.possible[kind] if axis == 0 else self.possible[kind].T
+                layer[: max(0, math.floor((self._low[axis] - reach + HALF_WIDTH) / CELL))] = False
+                layer[max(0, math.ceil((self._high[axis] + reach + HALF_WIDTH) / CELL)) :] = False
+
+    def _carve(self, readings: NDArray[np.float64]) -> None:
+        """Clear what the readings contradict: near cells each time, far ones now and then (they change slowly)."""
+        horizon = RANGE - _REACH if self._carves % _FULL_CARVE == 0 else _NEAR
+        self._carves += 1
+        cells = self._cells
+        dx, dy = self._all_x[cells] - self.pose.x, self._all_y[cells] - self.pose.y
+        distance = np.sqrt(dx * dx + dy * dy)
+        near = np.flatnonzero(distance < horizon)
+        bearing = np.arctan2(dy[near], dx[near]) - self.pose.heading
+        bearing -= 2.0 * math.pi * np.floor(bearing / (2.0 * math.pi))
+        inside = cells[near]
+        self._flat[:, inside] &= ~is_excluded(readings, distance[near], bearing, _REACH)
+        self._cells = cells[self._flat[0, cells] | self._flat[1, cells]]

@@ -1,0 +1,84 @@
+"""The Point robot as measured: how thrust and turn move it in one step, exactly and on average under proposal noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "ARROW_AHEAD",
+    "BRAKE_LIMIT",
+    "DECAY",
+    "MASS_AHEAD",
+    "STEP",
+    "THRUST",
+    "TURN_LIMIT",
+    "NoisyRobot",
+    "thrust_gain",
+    "turn_of",
+]
+
+STEP: Final = 0.02
+"""Seconds a step."""
+DECAY: Final = 0.9623
+"""Share of its velocity that the robot keeps over one step."""
+THRUST: Final = 0.0566
+"""Speed (m/s) that saturated thrust adds in one step, along the heading."""
+MASS_AHEAD: Final = 0.0193
+"""Metres from the robot's origin to its centre of mass, along the heading: turning moves the origin around it."""
+ARROW_AHEAD: Final = 0.1
+"""Metres from the robot's origin to the middle of its arrow, which touches vases before the body does."""
+TURN_LIMIT: Final = 0.06
+"""Radians a step of a saturated turn."""
+BRAKE_LIMIT: Final = THRUST / (1.0 - DECAY)
+"""Terminal speed (m/s)."""
+
+_FORCE_RANGE: Final = 0.05
+_TURN_INPUTS: Final = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+_TURN_RATES: Final = np.array([0.0, 0.0006, 0.0087, 0.0158, 0.0203, 0.0263, 0.033, 0.041, 0.0488, 0.0562, 0.06, 0.06])
+
+
+def thrust_gain(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of full thrust, in [-1, 1], that the first action coordinate gives: it saturates at 0.05."""
+    return np.asarray(np.clip(inputs / _FORCE_RANGE, -1.0, 1.0))
+
+
+def turn_of(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the steady turn (radians a step) of the second action coordinate, from the measured table."""
+    return np.asarray(np.sign(inputs) * np.interp(np.abs(inputs), _TURN_INPUTS, _TURN_RATES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyRobot:
+    """What an action center does on average when Gaussian noise of scale `sigma` is added and clipped to the box.
+
+    Large noise flips the thrust's sign with probability Phi(-1/sigma) at the most, so a center of +-1 keeps most of the
+    thrust; this object knows how much.
+    """
+
+    sigma: float
+    _noise: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    _weight: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sigma) and self.sigma >= 0.0):
+            raise ValueError(f"`sigma` must be finite and at least 0, got {self.sigma}.")
+        nodes = np.linspace(-6.0, 6.0, 2401)
+        weight = np.exp(-0.5 * nodes * nodes)
+        object.__setattr__(self, "_noise", self.sigma * nodes)
+        object.__setattr__(self, "_weight", weight / weight.sum())
+
+    def _noisy(self, center: float) -> NDArray[np.float64]:
+        return np.clip(center + self._noise, -1.0, 1.0)
+
+    def mean_thrust(self, center: float) -> float:
+        """Return the mean speed (m/s) that a step adds along the heading."""
+        return THRUST * float((thrust_gain(self._noisy(center)) * self._weight).sum())
+
+    def mean_turn(self, center: float) -> float:
+        """Return the mean turn (radians a step)."""
+        return float((turn_of(self._noisy(center)) * self._weight).sum())
