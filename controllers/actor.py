@@ -49,7 +49,7 @@ class FrozenNormalizer:
     def __call__(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the normalised observation."""
         scaled = (observation - self.mean) / self.std
-        return np.asarray(np.clip(scaled, -self.clip, self.clip), dtype=np.float32)
+        return np.asarray(np.minimum(np.maximum(scaled, -self.clip), self.clip), dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

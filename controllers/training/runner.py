@@ -80,10 +80,10 @@ def write_curve(state: TrainingState, path: Path) -> None:
     os.replace(temporary, path)
 
 
-def versions() -> frozenset[str]:
-    """Return name==version of the packages that decide what training computes."""
+def versions(*more: str) -> frozenset[str]:
+    """Return name==version of the packages that decide what training computes, and of `more`."""
     found = set()
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, *more):
         try:
             found.add(f"{name}=={metadata.version(name)}")
         except metadata.PackageNotFoundError:

@@ -163,5 +163,6 @@ def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
     )
     entry = zoo.load(tmp_path / card.name)
     assert entry.card.steps == 64
+    assert any(version.startswith("stable-baselines3==") for version in entry.card.versions)
     assert entry.actor.digest == from_sb3(tmp_path / card.name / "model.zip").digest
     assert entry.actor.center(np.zeros(60)).shape == (2,)
