@@ -67,6 +67,10 @@ class Physics:
         finally:
             self._option.disableflags = self._with_sensors
 
+    def refresh(self) -> None:
+        """Bring positions and contacts up to date with a state that was set from outside."""
+        mujoco.mj_forwardSkip(self.model, self.data, _NO_STAGE, 1)
+
     def settle(self) -> bool:
         """Repeat the forward computation without sensors; return True if positions or contacts may have moved."""
         if self._quaternions_rest():

@@ -64,7 +64,7 @@ class FastBuilder(Builder):  # type: ignore[misc]
         task.specific_reset()
         task.agent.reset()
         plan = _Plan(task)
-        plan.physics.settle()
+        plan.physics.refresh()
         self.cost = plan.costs.indicators(plan.costs.touches())
         if self.cost["cost_sum"] != 0:
             raise AssertionError(f"World has starting cost! {self.cost}")

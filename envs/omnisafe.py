@@ -23,15 +23,15 @@ from ccfs.envs.vector import SafetyVectorEnv
 
 _compat.stock()  # OmniSafe imports Safety-Gymnasium, which only imports after the cure.
 
-import omnisafe.envs.core as _core  # noqa: E402
+import omnisafe.envs.core as core  # noqa: E402
 
-__all__ = ["PREFIX", "FastSafetyEnv"]
+__all__ = ["PREFIX", "FastSafetyEnv", "core"]
 
 PREFIX = "Fast"
 
 
-@_core.env_register
-class FastSafetyEnv(_core.CMDP):  # type: ignore[misc]
+@core.env_register
+class FastSafetyEnv(core.CMDP):  # type: ignore[misc]
     """OmniSafe's view of `SafetyVectorEnv`: float32 tensors, unbatched when there is one copy."""
 
     need_auto_reset_wrapper: bool = False

@@ -1,0 +1,125 @@
+"""Making environments by id, from our function and through Gymnasium, and what importing us costs."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+from ccfs.envs import TASKS, _compat, is_fast, make
+from ccfs.envs.registration import builder_of
+from ccfs.envs.selftest import same_bits
+
+
+def run(code, **environment):
+    variables = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "DISPLAY")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**variables, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def test_make_gives_six_results_and_stock_wrappers():
+    env = make("SafetyPointGoal1-v0", max_episode_steps=3)
+    observation, info = env.reset(seed=1)
+    assert is_fast(env)
+    assert observation.shape == (60,)
+    assert observation.dtype == np.float64
+    assert info == {}
+    flags = [env.step(np.zeros(2))[3:5] for _ in range(3)]
+    assert flags == [(False, False), (False, False), (False, True)]
+    same_bits(make("ccfs/SafetyPointGoal1-v0").reset(seed=1)[0], observation, "prefix")
+
+
+def test_gymnasium_makes_our_environment_with_five_results():
+    env, ours = gymnasium.make("ccfs/SafetyPointGoal1-v0"), make("SafetyPointGoal1-v0")
+    same_bits(env.reset(seed=3), ours.reset(seed=3), "reset")
+    assert is_fast(env)
+    observation, reward, terminated, truncated, info = env.step(np.ones(2))
+    expected = ours.step(np.ones(2))
+    same_bits((observation, reward, info.pop("cost"), terminated, truncated, info), expected, "step")
+    assert {f"ccfs/{task}" for task in TASKS} <= set(gymnasium.registry)
+
+
+def test_make_refuses_unknown_ids():
+    with pytest.raises(ValueError, match="`env_id` must be an id of Safety-Gymnasium, got 'CartPole-v1'"):
+        make("CartPole-v1")
+
+
+def test_stock_is_one_flag_away():
+    stock = _compat.stock("builder").Builder
+    assert builder_of("SafetyPointGoal1-v0", fast=False)[0] is stock
+    assert not is_fast(make("SafetyPointGoal1-v0", fast=False))
+
+
+@pytest.mark.parametrize("env_id", ["SafetyPointGoal1Vision-v0", "SafetyPointGoal1Debug-v0"])
+def test_pixels_and_keyboards_get_stock(env_id):
+    assert builder_of(env_id)[0] is _compat.stock("builder").Builder
+
+
+def test_importing_is_light_and_the_plugin_quiet():
+    loaded = "import sys, {module}; print([m for m in ('torch', 'omnisafe', 'safety_gymnasium') if m in sys.modules])"
+    for module in ("ccfs.envs", "gymnasium"):
+        assert run(loaded.format(module=module)).strip() == "[]"
+    assert "mujoco" not in run("import sys, ccfs.envs; print(*sys.modules)").split()
+
+
+def test_the_cure_changes_no_color_and_is_needed_only_for_colors():
+    color = _compat.stock("assets.color").COLOR
+    assert all(hash(value) == hash(value) for value in color.values())
+    assert color["goal"].tolist() == [0, 1, 0, 1]
+    assert len(color) == 13
+
+
+def test_a_missing_package_is_explained(monkeypatch):
+    monkeypatch.delitem(sys.modules, "safety_gymnasium")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"not installed.*ccfs\[safety\].*--no-deps safety-gymnasium==1.0.0"):
+        _compat.stock()
+
+
+def test_a_worker_stays_small():
+    code = """
+from ccfs.envs import make
+env = make("SafetyPointGoal2-v0")
+for seed in range(2):
+    env.reset(seed=seed)
+    for _ in range(50):
+        env.step(env.action_space.high)
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+"""
+    assert int(run(code)) < 120 * 1024
+
+
+def test_rendering_shows_the_textured_world_or_says_what_is_missing():
+    code = """
+import numpy as np
+from ccfs.envs import is_fast, make
+env = make("SafetyPointGoal1-v0", render_mode="rgb_array", width=64, height=48, camera_name="fixedfar")
+plain = make("SafetyPointGoal1-v0")
+assert is_fast(env)
+assert env.reset(seed=1)[0].tobytes() == plain.reset(seed=1)[0].tobytes()
+first = env.render()
+assert env.step(np.ones(2))[0].tobytes() == plain.step(np.ones(2))[0].tobytes()
+print(first.shape, first.dtype, first.std() > 20.0, env.unwrapped.task.model.ntexdata > 10**6)
+"""
+    if any(ctypes.util.find_library(name) for name in ("EGL", "OSMesa")):
+        assert run(code).strip() == "(48, 64, 3) uint8 True True"
+    else:
+        with pytest.raises(RuntimeError, match="EGL or OSMesa"):
+            make("SafetyPointGoal1-v0", render_mode="rgb_array")
+
+
+def test_rendering_without_a_library_is_explained(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"apt install libegl1"):
+        make("SafetyPointGoal1-v0", render_mode="rgb_array")
