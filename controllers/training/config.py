@@ -50,11 +50,9 @@ class TrainingConfig:
             raise TypeError(f"`environment` must be a task id such as 'SafetyPointGoal2-v0', got {self.environment!r}.")
         if not _checks.count("seed", self.seed) < 2**32:
             raise ValueError(f"`seed` must be below 2**32, got {self.seed}.")
-        whole = (
-            "total_steps steps_per_epoch environments update_iterations batch_size episode_window"  # one name each
-        )
-        for name in whole.split():
+        for name in ("total_steps", "steps_per_epoch", "environments", "update_iterations", "batch_size"):
             _checks.count(name, getattr(self, name), minimum=1)
+        _checks.count("episode_window", self.episode_window, minimum=1)
         for name in ("target_kl", "clip", "max_gradient_norm", "actor_learning_rate", "critic_learning_rate"):
             _checks.positive(name, getattr(self, name))
         for name in ("entropy_coefficient", "critic_norm_coefficient", "cost_limit", "multiplier_init"):

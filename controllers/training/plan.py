@@ -54,11 +54,10 @@ class Plan:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if not ({"environment", "seeds", "milestones", "folder"} <= values.keys() <= _KEYS):
             raise ValueError(f"A plan must have the keys {sorted(_KEYS)}, got {sorted(values)}.")
-        milestones = tuple(values["milestones"])
         environment = values["environment"]
         return cls(
             configs=tuple(TrainingConfig(environment=environment, seed=seed) for seed in values["seeds"]),
-            milestones=milestones,
+            milestones=tuple(values["milestones"]),
             folder=Path(values["folder"]),
             checkpoints=Path(values["checkpoints"]) if "checkpoints" in values else None,
         )

@@ -19,7 +19,7 @@ from ccfs.controllers.training.rollout import CostEnvironment, Space, reset
 from ccfs.controllers.training.seeds import reset_seeds
 from ccfs.controllers.training.state import CURVE, TrainingState
 
-__all__ = ["make_environments", "open_run", "run_plan", "versions", "write_curve"]
+__all__ = ["fresh", "furthest", "make_environments", "run_plan", "versions", "write_curve"]
 
 EnvironmentMaker = Callable[[TrainingConfig], Sequence[CostEnvironment]]
 _PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
@@ -31,27 +31,26 @@ def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = No
         environments: Sequence[CostEnvironment] | None = None
         for config, milestone in plan.turns():
             folder = plan.folder / config.name
-            if _is_reached(folder, milestone):
+            state = furthest(config, folder, committed=plan.checkpoints)
+            if state is not None and state.steps >= milestone:
                 continue
             environments = environments or (make or make_environments)(config)
-            state = open_run(config, folder, environments, committed=plan.checkpoints)
-            _run_turn(state, folder, environments, until=milestone, console=console)
+            _run_turn(state or fresh(config, environments[0]), folder, environments, until=milestone, console=console)
 
 
-def open_run(
-    config: TrainingConfig, folder: Path, environments: Sequence[CostEnvironment], *, committed: Path | None = None
-) -> TrainingState:
-    """Return the most advanced checkpoint of this run, or its fresh state; another configuration is refused."""
+def furthest(config: TrainingConfig, folder: Path, *, committed: Path | None = None) -> TrainingState | None:
+    """Return the most advanced checkpoint of this run, None if there is none; other settings are refused."""
     found = [folder / "checkpoint.npz", *([committed / f"{config.name}.npz"] if committed else [])]
     states = [TrainingState.load(path) for path in found if path.exists()]
-    if not states:
-        first = environments[0]
-        sizes = {"observation_size": _size(first.observation_space), "action_size": _size(first.action_space)}
-        return TrainingState.fresh(config, **sizes)
-    state = max(states, key=lambda candidate: candidate.steps)
-    if state.config != config:
+    if any(state.config != config for state in states):
         raise ValueError(f"{folder} holds a run with other settings. Choose another folder or the same settings.")
-    return state
+    return max(states, key=lambda state: state.steps, default=None)
+
+
+def fresh(config: TrainingConfig, environment: CostEnvironment) -> TrainingState:
+    """Return the state before the first epoch on such environments."""
+    sizes = (_size(environment.observation_space), _size(environment.action_space))
+    return TrainingState.fresh(config, observation_size=sizes[0], action_size=sizes[1])
 
 
 def make_environments(config: TrainingConfig) -> Sequence[CostEnvironment]:
@@ -119,10 +118,6 @@ def _progress(console: Console) -> Progress:
     """Return a progress display that is silent when the output is not a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
-
-
-def _is_reached(folder: Path, milestone: int) -> bool:
-    return (folder / f"milestone-{milestone}.npz").exists()
 
 
 def _size(space: Space) -> int:
