@@ -56,6 +56,11 @@ class Attack:
         self._last: ShiftRecord | None = None
 
     @property
+    def limit(self) -> float:
+        """The greatest energy along a trajectory."""
+        return self._ledger.limit
+
+    @property
     def last(self) -> ShiftRecord | None:
         """The last committed shift, None before the first."""
         return self._last

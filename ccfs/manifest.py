@@ -25,7 +25,7 @@ def write_manifest(store: Store, protocol: Protocol) -> None:
 def read_manifest(store: Store) -> dict[str, str]:
     """Return the recorded SHA-256 of every file; refuse a manifest that is not what it says."""
     if not store.exists(MANIFEST):
-        raise RunError(f"{store.root}: the run is not finished. Run the same `ccfs run` command again to finish it.")
+        raise RunError(f"{MANIFEST}: is missing: the run is not finished. Run the same `ccfs run` command again.")
     content = store.read_json(MANIFEST)
     digest = content.pop("digest", None)
     if content.get("format") != FORMAT:

@@ -32,7 +32,7 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # After a fault nobody waits for the batches in flight: they will be run again.
-        self._executor.shutdown(wait=error is None, cancel_futures=True)
+        self._executor.shutdown(wait=error is None)
 
     def completed(self, batches: Iterable[Batch]) -> Generator[tuple[Batch, Files], None, None]:
         """Yield each batch with its files as soon as it is done.
@@ -75,7 +75,7 @@ class Pool:
                 "Finished batches are kept; check the memory, then run the same command again."
             ) from error
         with suppress(Exception):
-            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor.shutdown(wait=False)
         self._executor = self._engine.open()
         lost = list(pending.values())
         pending.clear()

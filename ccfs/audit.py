@@ -1,0 +1,179 @@
+"""Audit a run: re-hash every file, rederive every number, replay trajectories bit for bit, and name each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ccfs.audit_batch import batch_faults
+from ccfs.batches import Batch, plan
+from ccfs.building import build_controller
+from ccfs.certify import derive
+from ccfs.counting import is_enough, successes
+from ccfs.inputs import inputs
+from ccfs.manifest import manifest_faults
+from ccfs.protocol import Arm, AttackSpec, Protocol
+from ccfs.replaying import replay_faults
+from ccfs.store import Store
+
+__all__ = ["AuditReport", "audit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What an audit found. `notes` tell what differs here from where the run was made; they are no faults."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    files: int = 0
+    trajectories: int = 0
+    replayed: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+@dataclass(slots=True)
+class _Findings:
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    batches: list[tuple[Arm, AttackSpec | None, Batch]] = field(default_factory=list)
+
+
+def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
+    """Audit a finished run.
+
+    Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
+    not what was recorded. Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until
+    you have read its protocol.
+
+    Args:
+        store: the run.
+        replay: how many trajectories to replay, spread evenly over the run; None replays all.
+    """
+    faults = [*_lock_faults(store), *manifest_faults(store)]
+    files = sum(1 for _ in store.files())
+    if faults:
+        return AuditReport(faults=tuple(faults), files=files)
+    try:
+        protocol = store.protocol()
+    except (RuntimeError, ValueError) as error:
+        return AuditReport(faults=(f"protocol.json: {error}",), files=files)
+    found = _Findings()
+    _compare_inputs(store, protocol, found)
+    for arm in protocol.arms:
+        _check_arm(store, protocol, arm, found)
+    found.faults += _stray_files(store, found)
+    if not found.faults:
+        _check_certificates(store, protocol, found)
+    trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
+    chosen = trials if replay is None else _spread(trials, replay)
+    if not found.faults:
+        found.faults += replay_faults(store, protocol, chosen)
+    return AuditReport(
+        faults=tuple(found.faults),
+        notes=tuple(found.notes),
+        files=files,
+        trajectories=len(trials),
+        replayed=0 if found.faults else len(chosen),
+    )
+
+
+def _lock_faults(store: Store) -> Iterator[str]:
+    path = store.path("lock")
+    if path.exists() and path.stat().st_size:
+        yield "lock: must be empty."
+
+
+def _compare_inputs(store: Store, protocol: Protocol, found: _Findings) -> None:
+    recorded = store.read_json("inputs.json")
+    if recorded.get("protocol") != protocol.hash:
+        found.faults.append("inputs.json: belongs to another protocol.")
+        return
+    try:
+        digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
+        here = inputs(protocol, digests)
+    except ValueError as error:
+        found.notes.append(f"what the protocol names cannot be made here: {error}")
+        return
+    for key in ("controllers", "sources", "packages"):
+        before, now = recorded.get(key), here[key]
+        for name in sorted({*_names(before), *_names(now)}):
+            old, new = _entry(before, name), _entry(now, name)
+            if old != new:
+                found.notes.append(f"{key} {name}: {old} when the run was made, {new} here.")
+
+
+def _names(table: object) -> list[str]:
+    return [str(name) for name in table] if isinstance(table, dict) else []
+
+
+def _entry(table: object, name: str) -> str:
+    return str(table.get(name, "absent"))[:16] if isinstance(table, dict) else "absent"
+
+
+def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings) -> None:
+    """Check the batches of an arm and of its attacks, and where an anytime run stopped."""
+    planned = list(plan(protocol, arm, None))
+    finished = [batch for batch in planned if store.exists(batch.journal)]
+    if finished != planned[: len(finished)] or not finished:
+        found.faults.append(f"batches/{arm.name}/nominal: batches are missing in the middle.")
+        return
+    trials = sum(len(batch.trials) for batch in finished)
+    for attack in (None, *protocol.attacks):
+        for batch in plan(protocol, arm, attack, trials):
+            found.faults += _batch_faults(store, protocol, arm, attack, batch)
+            found.batches.append((arm, attack, batch))
+    if not found.faults:
+        found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=len(finished) == len(planned))
+
+
+def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> list[str]:
+    try:
+        return list(batch_faults(store, protocol, arm, attack, batch))
+    except Exception as error:  # whatever a forged table makes a reader do, it is a fault of this batch
+        return [f"{batch.files[0]}: cannot be audited: {error}"]
+
+
+def _stray_files(store: Store, found: _Findings) -> Iterator[str]:
+    planned = {name for _, _, batch in found.batches for name in (*batch.files, batch.journal)}
+    for name in store.files():
+        if name.startswith(("traces/", "trajectories/", "private/", "batches/")) and name not in planned:
+            yield f"{name}: is not in the protocol's plan."
+
+
+def _stopping_faults(
+    store: Store, protocol: Protocol, arm: Arm, finished: list[Batch], *, is_whole: bool
+) -> Iterator[str]:
+    """Yield a fault unless the run stopped exactly where its rule says."""
+    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+    trials = 0
+    for position, batch in enumerate(finished):
+        for name, hits in successes(store, protocol, batch).items():
+            counts[name] += hits
+        trials += len(batch.trials)
+        is_last = position + 1 == len(finished)
+        if is_enough(protocol, arm, counts, trials) != is_last and not (is_last and is_whole):
+            what = "the run stopped before its rule allowed" if is_last else "the run went on after its rule said stop"
+            yield f"{batch.journal}: {what}."
+            return
+
+
+def _check_certificates(store: Store, protocol: Protocol, found: _Findings) -> None:
+    expected = dict(derive(store, protocol))
+    stored = {name for name in store.files() if name.startswith("certificates/")}
+    if not stored:
+        found.notes.append("the run has not been certified.")
+        return
+    for name in sorted(stored | set(expected)):
+        if name not in expected or name not in stored or expected[name].to_bytes() != store.read(name):
+            found.faults.append(f"{name}: is not what the traces give.")
+
+
+def _spread(trials: list[tuple[Batch, int]], count: int) -> list[tuple[Batch, int]]:
+    if not count >= 0:
+        raise ValueError(f"`replay` must be at least 0, got {count}.")
+    number = min(count, len(trials))
+    return [trials[i * len(trials) // number] for i in range(number)]

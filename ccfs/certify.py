@@ -1,0 +1,86 @@
+"""Certify a finished run: count each event on the nominal traces, and write one certificate for each arm and event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ccfs.building import build_attack
+from ccfs.counting import certificate, finished_batches, tally
+from ccfs.hashing import file_digest
+from ccfs.manifest import manifest_faults, write_manifest
+from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.run_certificate import AttackedCount, RunCertificate
+from ccfs.store import RunError, Store
+from ccfs.tables import parse
+
+__all__ = ["certificate_name", "certify", "derive"]
+
+
+def certificate_name(arm: Arm, event: EventSpec) -> str:
+    """Return the file of a certificate inside the run."""
+    return f"certificates/{arm.name}/{event.name}.json"
+
+
+def certify(store: Store) -> list[RunCertificate]:
+    """Write the certificates of a finished run and add them to its manifest.
+
+    Assumes: the run is finished. A run cut short at a moment of someone's choice is not what a fixed-size bound
+    covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running).
+    """
+    with store.locked():
+        faults = manifest_faults(store)
+        if faults:
+            raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
+        protocol = store.protocol()
+        made = []
+        for name, document in derive(store, protocol):
+            store.write(name, document.to_bytes())
+            made.append(document)
+        write_manifest(store, protocol)
+    return made
+
+
+def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertificate]]:
+    """Yield every certificate with its file name, computed from the stored traces alone."""
+    controllers = store.read_json("inputs.json").get("controllers")
+    digests = controllers if isinstance(controllers, dict) else {}
+    for arm in protocol.arms:
+        counts, trials = tally(store, protocol, arm, None)
+        files = [name for batch in finished_batches(store, protocol, arm, None) for name in batch.files]
+        attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
+        energies = {spec.name: _greatest_energy(store, protocol, arm, spec) for spec in protocol.attacks}
+        for event in protocol.events:
+            yield (
+                certificate_name(arm, event),
+                RunCertificate(
+                    protocol=protocol.hash,
+                    arm=arm.name,
+                    event=event.name,
+                    horizon=protocol.horizon,
+                    controller=str(digests.get(arm.controller.name, "")),
+                    is_center_clipped=protocol.program.clip_center,
+                    unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
+                    planned_trials=protocol.trials.count,
+                    attacks=tuple(
+                        AttackedCount(
+                            attack=spec.name,
+                            budget=spec.budget,
+                            energy_limit=build_attack(protocol, spec, arm).limit,
+                            energy=energies[spec.name],
+                            successes=hits[event.name],
+                            trials=number,
+                        )
+                        for spec, hits, number in attacked
+                    ),
+                    traces={name: file_digest(store.path(name)) for name in files},
+                    claim=certificate(protocol, arm, event.name, counts[event.name], trials).to_json(),
+                ),
+            )
+
+
+def _greatest_energy(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec) -> float:
+    spent = 0.0
+    for batch in finished_batches(store, protocol, arm, attack):
+        column = parse(store.read(batch.files[2])).column("spent").to_pylist()
+        spent = max([spent, *column])
+    return spent

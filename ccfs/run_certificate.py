@@ -1,0 +1,91 @@
+"""The certificate of one arm and event as a file: the claim, its program, its counts, and the traces behind it."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
+from ccfs.hashing import canonical_json
+
+__all__ = ["AttackedCount", "RunCertificate"]
+
+FORMAT = "ccfs-run-certificate-1"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AttackedCount(_Part):
+    """What was observed under one attack: descriptive, no part of the claim. `energy` is the greatest one spent."""
+
+    attack: str
+    budget: float | None
+    energy_limit: float
+    energy: float
+    successes: int = Field(ge=0)
+    trials: int = Field(ge=0)
+
+
+class RunCertificate(_Part):
+    """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
+
+    format: str = FORMAT
+    protocol: str
+    arm: str
+    event: str
+    horizon: int
+    controller: str
+    is_center_clipped: bool
+    unverified_fallbacks: tuple[str, ...]
+    planned_trials: int
+    attacks: tuple[AttackedCount, ...]
+    traces: dict[str, str]
+    claim: str
+
+    @property
+    def trajectory(self) -> TrajectoryCertificate:
+        """The certificate proper; reading it recomputes every number from the counts."""
+        return TrajectoryCertificate.from_json(self.claim)
+
+    @property
+    def sentence(self) -> str:
+        """The claim in one sentence; numbers are rounded against us."""
+        proof = self.trajectory
+        head = f"{self.arm}: P({self.event} within {self.horizon} steps)"
+        if proof.budget is None:
+            return f"{head} is not certified to be at least {proof.target:g} (lower bound {_down(proof.p_lower)})."
+        return (
+            f"{head} stays at least {proof.target:g} under every causal shift of the proposal centers with total "
+            f"Euclidean budget {_down(proof.budget)} (nominal lower bound {_down(proof.p_lower)} from "
+            f"{proof.successes} of {proof.trials}; failure probability {proof.delta:g} over {proof.family} claims)."
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content in its one canonical form."""
+        return canonical_json(self.model_dump(mode="json")).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:
+        """Read a certificate; refuse anything that is not exactly what `to_bytes` writes or does not recompute."""
+        try:
+            made = cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(str(part) for part in first["loc"])
+            raise CertificateError(f"{where}: not a certificate of a run: `{key}` {first['msg'].lower()}.") from None
+        if made.format != FORMAT:
+            raise CertificateError(f"{where}: has format {made.format!r}; this release reads {FORMAT!r}.")
+        if made.to_bytes() != content:
+            raise CertificateError(f"{where}: was changed after it was written.")
+        try:
+            made.trajectory.recheck()
+        except CertificateError as error:
+            raise CertificateError(f"{where}: {error}") from error
+        return made
+
+
+def _down(value: float) -> str:
+    """Return four decimals, rounded down."""
+    text = f"{value:.4f}"
+    return text if float(text) <= value else f"{value - 1e-4:.4f}"

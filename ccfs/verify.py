@@ -1,0 +1,37 @@
+"""Verify a certificate file: its numbers from its counts and, with the run, its counts from the traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ccfs.certificates.trajectory import CertificateError
+from ccfs.certify import derive
+from ccfs.manifest import manifest_faults
+from ccfs.run_certificate import RunCertificate
+from ccfs.store import Store
+
+__all__ = ["verify"]
+
+
+def verify(path: Path, store: Store | None) -> RunCertificate:
+    """Return the certificate if it holds; raise CertificateError saying what does not.
+
+    Without the run, this proves that the numbers follow from the counts; with it, also that the counts follow from
+    the traces. That the traces follow from the protocol is what an audit with replay proves.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"{path}: cannot be read: {error.strerror}.") from error
+    document = RunCertificate.from_bytes(content, where=str(path))
+    if store is not None:
+        faults = manifest_faults(store)
+        if faults:
+            raise CertificateError(f"{store.root}: {faults[0]}")
+        protocol = store.protocol()
+        if protocol.hash != document.protocol:
+            raise CertificateError(f"{path}: belongs to another protocol than the run {store.root}.")
+        derived = {made.to_bytes() for _, made in derive(store, protocol)}
+        if content not in derived:
+            raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
+    return document

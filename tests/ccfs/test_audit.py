@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from toy_protocol import contents, protocol
+
+from ccfs.audit import audit
+from ccfs.batches import plan
+from ccfs.certificates.trajectory import CertificateError
+from ccfs.certify import certify
+from ccfs.counting import tally
+from ccfs.executors import serial_engine
+from ccfs.hashing import chain_start, chain_step, file_digest
+from ccfs.manifest import write_manifest
+from ccfs.rollouts import run
+from ccfs.run_certificate import RunCertificate
+from ccfs.store import RunError, Store
+from ccfs.tables import (
+    parse,
+    shift_rows,
+    shift_table,
+    step_rows,
+    step_table,
+    table_bytes,
+    trajectory_rows,
+    trajectory_table,
+)
+from ccfs.verify import verify
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited")
+    store = run(protocol(folder), folder / "run", serial_engine(), where="p")
+    certify(store)
+    return store
+
+
+@pytest.fixture
+def store(finished, tmp_path):
+    """A copy to tamper with."""
+    shutil.copytree(finished.root, tmp_path / "run")
+    return Store(tmp_path / "run")
+
+
+def test_audit_of_an_honest_run_is_clean_with_full_replay(finished):
+    report = audit(finished, replay=None)
+    assert report.faults == ()
+    assert report.notes == ()
+    assert (report.trajectories, report.replayed) == (40, 40)
+
+
+def test_audit_replays_as_many_as_asked(finished):
+    assert audit(finished, replay=7).replayed == 7
+    assert audit(finished).replayed == 0
+    with pytest.raises(ValueError, match="`replay`"):
+        audit(finished, replay=-1)
+
+
+def mutations(rng, files):
+    """Yield (name of the file that must be reported, what to do with the folder)."""
+    names = sorted(files)
+    while True:
+        name = rng.choice(names)
+        content = files[name]
+        kind = rng.choice(("flip", "delete", "truncate", "insert", "reorder", "swap", "empty", "add"))
+        place = rng.randrange(len(content))
+        changed = bytearray(content)
+        if kind == "flip":
+            changed[place] ^= 1 << rng.randrange(8)
+        elif kind == "truncate":
+            del changed[place:]
+        elif kind == "insert":
+            changed.insert(place, rng.randrange(256))
+        elif kind == "reorder":
+            other = rng.randrange(len(content))
+            changed[place], changed[other] = changed[other], changed[place]
+        elif kind == "empty":
+            changed.clear()
+        elif kind == "swap":
+            changed = bytearray(files[rng.choice(names)])
+        elif kind == "add":
+            yield f"{name}.bak", content
+            continue
+        if kind == "delete":
+            yield name, None
+        elif bytes(changed) != content:
+            yield name, bytes(changed)
+
+
+def test_audit_misses_none_of_600_mutations(store):
+    files = contents(store.root)
+    stream = mutations(random.Random(4), files)
+    missed = []
+    for _ in range(600):
+        name, content = next(stream)
+        path = store.path(name)
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        faults = audit(store).faults
+        if not any(fault.startswith(f"{name}:") or f"/{name}:" in fault for fault in faults):
+            missed.append((name, faults))
+        if name in files:
+            path.write_bytes(files[name])
+        else:
+            path.unlink()
+    assert missed == []
+    assert audit(store).faults == ()
+
+
+def reseal(store):
+    """What a forger would do: recompute journals and manifest after changing a table."""
+    made = store.protocol()
+    for arm in made.arms:
+        for attack in (None, *made.attacks):
+            for batch in plan(made, arm, attack):
+                entry = {"trials": list(batch.trials), "files": {n: file_digest(store.path(n)) for n in batch.files}}
+                store.write_json(batch.journal, entry)
+    write_manifest(store, made)
+
+
+def rechain(steps, row):
+    chain, made = chain_start(row.reset_seed, row.first_observation), []
+    for step in steps:
+        values = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
+        values.pop("trial"), values.pop("chain")
+        values["center"] = np.array(step.center).tobytes()
+        values["action"] = None if step.action is None else np.array(step.action).tobytes()
+        chain = chain_step(chain, **values)
+        made.append(dataclasses.replace(step, chain=chain))
+    return made, chain
+
+
+TRACES = "traces/steer/four/nominal/batch-00001.parquet"
+ROWS = "trajectories/steer/four/nominal/batch-00001.parquet"
+PRIVATE = "private/steer/four/push/batch-00001.parquet"
+
+
+def forge_steps(store, change):
+    steps = step_rows(parse(store.read(TRACES)))
+    store.write(TRACES, table_bytes(step_table(change(steps), 1)))
+    reseal(store)
+
+
+def forge_rows(store, change):
+    rows = trajectory_rows(parse(store.read(ROWS)))
+    store.write(ROWS, table_bytes(trajectory_table(change(rows))))
+    reseal(store)
+
+
+def changed_first(rows, **values):
+    return [dataclasses.replace(rows[0], **values), *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda steps: changed_first(steps, reward=9.0), r"hash chain breaks at step 0"),
+        (lambda steps: changed_first(steps, action=(0.123,)), r"hash chain breaks at step 0"),
+        (lambda steps: steps[1:], r"must have the steps 0, 1"),
+        (lambda steps: [steps[1], steps[0], *steps[2:]], r"must have the steps 0, 1"),
+        (lambda steps: [*steps[6:12], *steps[:6], *steps[12:]], r"each once and in order"),
+        (lambda steps: [*steps, *steps[:6]], r"each once and in order"),
+        (lambda steps: steps[:-1], r"is not what its steps give"),
+    ],
+)
+def test_audit_finds_forged_steps_behind_new_hashes(store, change, message):
+    forge_steps(store, change)
+    faults = audit(store).faults
+    assert any(message in fault.replace("\\", "") for fault in faults), faults
+    assert all("steer/four/nominal/batch-00001.parquet:" in fault for fault in faults)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"reset_seed": 3}, {"steps": 2}, {"outcome": "goal"}, {"outcome": "won"}, {"goal_step": 1}, {"chain": b"1" * 32}],
+)
+def test_audit_finds_forged_trajectory_lines_behind_new_hashes(store, values):
+    forge_rows(store, lambda rows: changed_first(rows, **values))
+    faults = audit(store).faults
+    assert faults
+    assert all("steer/four/nominal/batch-00001.parquet:" in fault for fault in faults)
+
+
+def test_audit_finds_a_dropped_trial_behind_new_hashes(store):
+    forge_rows(store, lambda rows: rows[1:])
+    assert any("must hold the trials 4 to 7" in fault for fault in audit(store).faults)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"energy": 0.0}, "another energy"),
+        ({"shift": (0.9,)}, "must keep the energy"),
+        ({"t": 3}, "one shift for each step"),
+    ],
+)
+def test_audit_finds_forged_shifts_behind_new_hashes(store, values, message):
+    rows = shift_rows(parse(store.read(PRIVATE)))
+    store.write(PRIVATE, table_bytes(shift_table(changed_first(rows, **values), 1)))
+    reseal(store)
+    assert any(fault.startswith(PRIVATE) and message in fault for fault in audit(store).faults)
+
+
+def test_audit_replay_finds_a_forgery_that_is_consistent_in_itself(store):
+    # A hit of the post turned into a pass, with chain, trajectory line, journal, manifest and certificate all redone.
+    steps, rows = step_rows(parse(store.read(TRACES))), trajectory_rows(parse(store.read(ROWS)))
+    mine = [dataclasses.replace(step, reward=step.reward + 0.25) for step in steps if step.trial == 4]
+    mine, chain = rechain(mine, rows[0])
+    store.write(TRACES, table_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
+    total = float(sum(step.reward for step in mine))
+    forged = changed_first(rows, chain=chain, total_reward=total)
+    store.write(ROWS, table_bytes(trajectory_table(forged)))
+    reseal(store)
+    certify(store)
+    assert audit(store).faults == ()
+    faults = audit(store, replay=None).faults
+    assert set(faults) == {f"{TRACES}: trial 4 does not replay.", f"{ROWS}: trial 4 does not replay."}
+
+
+def test_audit_finds_a_forged_certificate_behind_new_hashes(store):
+    name = "certificates/steer/one/safe.json"
+    document = json.loads(store.read(name))
+    document["attacks"][0]["successes"] = 10 - document["attacks"][0]["successes"] + 1
+    store.write_json(name, document)
+    write_manifest(store, store.protocol())
+    assert audit(store).faults == (f"{name}: is not what the traces give.",)
+
+
+def test_audit_finds_stray_batches_and_a_written_lock(store):
+    store.write("traces/steer/one/nominal/batch-00009.parquet", b"x")
+    write_manifest(store, store.protocol())
+    assert audit(store).faults == ("traces/steer/one/nominal/batch-00009.parquet: is not in the protocol's plan.",)
+    store.path("lock").write_text("mine")
+    assert audit(store).faults == ("lock: must be empty.",)
+
+
+def test_audit_notes_what_differs_here_but_does_not_fail(finished, monkeypatch):
+    monkeypatch.setattr("ccfs.inputs.version", lambda name: "0.0.0")
+    report = audit(finished, replay=2)
+    assert report.is_clean
+    assert any(note.startswith("packages numpy:") for note in report.notes)
+
+
+def test_audit_and_certify_refuse_an_unfinished_run(tmp_path):
+    store = Store(tmp_path / "run")
+    made = protocol(tmp_path)
+    run(made, store.root, serial_engine(), where="p")
+    store.path("manifest.json").unlink()
+    assert audit(store).faults[0].startswith("manifest.json: is missing")
+    with pytest.raises(RunError, match=r"manifest\.json: is missing: the run is not finished"):
+        certify(store)
+
+
+def test_certify_counts_what_the_traces_show(finished):
+    made = finished.protocol()
+    for arm in made.arms:
+        content = finished.read(f"certificates/{arm.name}/safe.json")
+        document = RunCertificate.from_bytes(content, where="c")
+        counts, trials = tally(finished, made, arm, None)
+        proof = document.trajectory
+        assert (proof.successes, proof.trials) == (counts["safe"], trials)
+        assert (proof.family, proof.delta, proof.bound.value) == (2, 0.05, "cohort")
+        assert document.unverified_fallbacks == ("center",)
+        assert document.is_center_clipped
+        (attacked,) = document.attacks
+        assert attacked.energy <= attacked.energy_limit
+        assert attacked.trials == 10
+        assert f"{arm.name}: P(safe within 6 steps)" in document.sentence
+
+
+def test_verify_accepts_the_honest_and_refuses_the_changed(finished, store, tmp_path):
+    path = finished.path("certificates/steer/one/safe.json")
+    assert verify(path, None).arm == "steer/one"
+    assert verify(path, finished).event == "safe"
+    changed = tmp_path / "changed.json"
+    changed.write_bytes(path.read_bytes().replace(b"safe", b"sage", 1))
+    with pytest.raises(CertificateError):
+        verify(changed, finished)
+    changed.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(CertificateError, match="was changed"):
+        verify(changed, None)
+    document = json.loads(path.read_bytes())
+    claim = json.loads(document["claim"])
+    claim["p_lower"] = 0.99
+    document["claim"] = json.dumps(claim)
+    changed.write_text(json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n")
+    with pytest.raises(CertificateError, match="p_lower"):
+        verify(changed, None)
+    with pytest.raises(CertificateError, match="cannot be read"):
+        verify(tmp_path / "absent.json", None)
