@@ -7,7 +7,7 @@ results (observation, reward, cost, flags, info), the layout and the layout at r
 every episode and after every goal. In every fifth episode of a Push task the goal is wider on both sides, because no
 simple driver gets the box there often. One JSON file per task is written, with the counts of events that were
 compared and a SHA-256 of all compared step results; `checksums.txt` covers the files. The first difference ends the
-run.
+run; a task that is done is skipped when the command is given again.
 """
 
 from __future__ import annotations
@@ -87,6 +87,11 @@ def compare_episode(stock: Any, ours: Any, seed: int, steps: int, digest: Any, e
     events["episodes"] += 1
 
 
+def command(task: str, seeds: int, steps: int) -> str:
+    """Return the command that repeats one task."""
+    return f"python experiments/exactness/run.py --tasks {task} --seeds {seeds} --steps {steps}"
+
+
 def study(task: str, seeds: int, steps: int) -> dict[str, object]:
     """Compare `seeds` episodes of one task; return what was compared."""
     stock, ours = make(task, fast=False), make(task)
@@ -101,7 +106,7 @@ def study(task: str, seeds: int, steps: int) -> dict[str, object]:
             print(f"{task}: {seed + 1} of {seeds} seeds equal, {time.perf_counter() - start:.0f} s", flush=True)
     return {
         "task": task,
-        "command": f"python experiments/exactness/run.py --tasks {task} --seeds {seeds} --steps {steps}",
+        "command": command(task, seeds, steps),
         "differences": 0,
         "events": dict(sorted(events.items())),
         "sha256_of_steps": digest.hexdigest(),
@@ -126,8 +131,12 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     for task in arguments.tasks:
+        path = arguments.out / f"{task}.json"
+        if path.exists() and json.loads(path.read_text())["command"] == command(task, arguments.seeds, arguments.steps):
+            print(f"{task}: done before", flush=True)
+            continue
         result = study(task, arguments.seeds, arguments.steps)
-        (arguments.out / f"{task}.json").write_text(json.dumps(result, indent=2) + "\n")
+        path.write_text(json.dumps(result, indent=2) + "\n")
         write_checksums(arguments.out)
     return 0
 
