@@ -42,6 +42,7 @@ unit: $(READY) ## pytest alone
 
 bench: $(READY) ## speed as ratios, contenders alternating in one run
 	$(BIN)/python benchmarks/bench_binomial.py
+	$(BIN)/python benchmarks/bench_images.py
 	$(BIN)/python benchmarks/bench_envs.py
 
 train: $(READY) ## continue training the shipped controllers (many hours; interrupt and repeat at will)

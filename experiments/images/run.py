@@ -1,0 +1,435 @@
+"""The image studies on one network: recertification, thresholds, projected band, endpoint attack.
+
+Every study counts first (Parquet, resumable), then computes all numbers from the stored counts. Sizes are CPU-sized and
+stated in every summary; the flags take the paper's.
+
+    python experiments/images/run.py --network mnist-small-sigma1 all
+    python experiments/images/run.py --network cifar-48-sigma0.25 recertify --images 200 --trials 2000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.progress import Progress
+
+from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.conditional import forward_kl_radius, renyi_radius, reverse_kl_radius
+from ccfs.certificates.filtered import joint_mass_radius, joint_mass_radius_upper, top_label
+from ccfs.certificates.images import (
+    Band,
+    ConfidenceFilter,
+    CountTable,
+    Filter,
+    ImageSet,
+    LabelCounts,
+    NoFilter,
+    ProjectedBand,
+    Rule,
+    Verdict,
+    certified_count,
+    certify_dataset,
+    exceeds,
+    folded,
+    load_images,
+    load_shipped,
+)
+from ccfs.certificates.images.attack import SearchPlan, cohort, family_size
+from ccfs.certificates.images.bandfit import fit_band, retained_fraction
+from ccfs.certificates.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
+from ccfs.certificates.images.models import ZOO
+from ccfs.certificates.images.summary import accuracy, retention, table_lines, verdicts
+from ccfs.certificates.schedule import fraction_upper
+
+RESULTS = Path(__file__).resolve().parent / "results"
+DELTA = 0.001
+GRID = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975)
+FILTERED = "confidence>0.9"
+SALT = "ccfs-endpoint-cohort-1"
+PAPER_RECERTIFICATION = {
+    "conditional substitution": [0.8941, 0.6668, 0.6835, 0.6007, 0.4406],
+    "joint complement": [0.8868, 0.3342, 0.5163, 0.3221, 0.1416],
+    "joint explicit": [0.8872, 0.3293, 0.5114, 0.3137, 0.1323],
+    "joint simultaneous": [0.8875, 0.3330, 0.5153, 0.3202, 0.1394],
+    "unfiltered Gaussian": [0.9122, 0.3924, 0.5525, 0.3917, 0.2403],
+}
+
+
+class Study:
+    """One network, its images and its folder of results."""
+
+    def __init__(self, network: str, images: int, trials: int, batch: int, seed: int) -> None:
+        self.card = json.loads((ZOO / network / "card.json").read_text(encoding="utf-8"))
+        self.network, self.limit, self.trials, self.batch, self.seed = network, images, trials, batch, seed
+        self.sigma = float(self.card["recipe"]["sigma"])
+        self.model = folded(load_shipped(network))
+        self.folder = RESULTS / network
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def data(self, split: str) -> ImageSet:
+        """Images of the network's data set."""
+        return load_images(self.card["recipe"]["dataset"], split)
+
+    def thresholds(self, *values: str) -> tuple[str, ...]:
+        """Radii named for sigma 0.25, at this network's sigma."""
+        scaled = [Fraction(value) * Fraction(str(self.sigma)) / Fraction(1, 4) for value in values]
+        return tuple(str(float(value)) for value in scaled)
+
+    def count(self, name: str, rule: Filter, indices: list[int], n0: int, n: int, stream: str = "") -> CountTable:
+        """Count into results/<network>/<name>/counts.parquet."""
+        images = self.data("test")
+        with Progress() as bar:
+            task = bar.add_task(name, total=len(indices))
+            return certify_dataset(
+                self.model,
+                images,
+                rule,
+                sigma=self.sigma,
+                n0=n0,
+                n=n,
+                seed=self.seed,
+                batch_size=self.batch,
+                folder=self.folder / name,
+                indices=indices,
+                stream=stream or name,
+                progress=lambda done: bar.advance(task, done),
+            )
+
+    def write(self, name: str, summary: dict[str, object]) -> None:
+        """Write results/<network>/<name>.json."""
+        head = {"network": self.network, "sigma": self.sigma, "delta": DELTA, "seed": self.seed}
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps({**head, **summary}, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {path.relative_to(RESULTS.parents[2])}")
+
+
+def recertify(study: Study) -> None:
+    """The paper's five calculations on the same counts, and the curves."""
+    indices = list(range(study.limit))
+    table = study.count("recertify", ConfidenceFilter(0.0, 0.9), indices, 100, study.trials)
+    reported = study.thresholds("0.3", "0.5", "0.7")
+    lines = table_lines(table, FILTERED, delta=DELTA, thresholds=reported, strict=True)
+    rows = {
+        item.rule.value: {
+            "is_sound": item.is_sound,
+            "positive": item.positive / item.images,
+            "median": item.median,
+            **{f">{t}": count / item.images for t, count in zip(item.thresholds, item.certified, strict=True)},
+        }
+        for item in lines
+    }
+    filtered_rows, plain = table.arm(FILTERED), table.arm("none")
+    labels = [row.label for row in plain]
+    chosen = verdicts(filtered_rows, Rule.SUBSTITUTED, table, delta=DELTA)
+    unfiltered = verdicts(plain, Rule.UNFILTERED, table, delta=DELTA)
+    study.write(
+        "recertify",
+        {
+            "images": len(indices),
+            "selection_trials": 100,
+            "estimation_trials": study.trials,
+            "comparison": "strict",
+            "retained": float(retention(filtered_rows)),
+            "accuracy_filtered": float(accuracy(chosen, labels)),
+            "accuracy_unfiltered": float(accuracy(unfiltered, labels)),
+            "rules": rows,
+            "paper_cifar10_resnet110_columns": ["positive", "median", ">0.3", ">0.5", ">0.7"],
+            "paper_cifar10_resnet110": PAPER_RECERTIFICATION,
+        },
+    )
+    curves(study, table)
+
+
+def curves(study: Study, table: CountTable) -> None:
+    """Certified accuracy against radius, from the stored counts."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    labels = [row.label for row in table.arm("none")]
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for rule, arm in (
+        (Rule.UNFILTERED, "none"),
+        (Rule.COMPLEMENT, FILTERED),
+        (Rule.SIMULTANEOUS, FILTERED),
+        (Rule.EXPLICIT, FILTERED),
+        (Rule.SUBSTITUTED, FILTERED),
+    ):
+        found = verdicts(table.arm(arm), rule, table, delta=DELTA)
+        right = np.array([v.radius if v.selected == label else 0.0 for v, label in zip(found, labels, strict=True)])
+        grid = np.linspace(0.0, 4.2 * study.sigma, 400)
+        style = "--" if rule is Rule.SUBSTITUTED else "-"
+        axes.plot(grid, [(right > r).mean() for r in grid], style, label=rule.value)
+    axes.set(xlabel="radius", ylabel="fraction correct beyond radius", ylim=(0, 1))
+    axes.set_title(f"{study.network}: {len(labels)} test images, {study.trials} proposals each", fontsize=9)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(study.folder / "recertify.svg", metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def thresholds(study: Study) -> None:
+    """Choose a confidence threshold on the first third of the images, confirm on the rest."""
+    table = study.count("thresholds", ConfidenceFilter(*GRID), list(range(study.limit)), 100, study.trials)
+    development = study.limit // 3
+    radii = study.thresholds("0.25", "0.5", "0.75")
+    rows = {}
+    for threshold, arm in zip(GRID, table.key.arms, strict=True):
+        parts = {}
+        for name, chosen in (("development", slice(None, development)), ("confirmation", slice(development, None))):
+            group = table.arm(arm)[chosen]
+            found, labels = verdicts(group, Rule.EXPLICIT, table, delta=DELTA), [row.label for row in group]
+            hits = sum(certified_count(found, labels, radius, strict=True) for radius in radii)
+            parts[name] = hits / (len(group) * len(radii))
+            parts[f"retained_{name}"] = float(retention(group))
+        rows[str(threshold)] = parts
+    best = {name: max(rows, key=lambda level: rows[level][name]) for name in ("development", "confirmation")}
+    study.write(
+        "thresholds",
+        {
+            "images": study.limit,
+            "development_images": development,
+            "selection_trials": 100,
+            "estimation_trials": study.trials,
+            "radii": radii,
+            "objective": "mean explicit-joint certified accuracy over the radii, strict",
+            "thresholds": rows,
+            "chosen_on_development": best["development"],
+            "best_on_confirmation": best["confirmation"],
+        },
+    )
+
+
+def band(study: Study) -> None:
+    """Projected band from training images; conditional against joint against unfiltered, one family of bounds."""
+    training, test = study.data("train"), study.data("test")
+    rule = fit_band(training, sigma=study.sigma)
+    (only,) = rule.bands
+    # The direction is stored, so that the filter can be rebuilt without the training images.
+    np.savez_compressed(
+        study.folder / "band.npz", direction=only.direction, numbers=[only.offset, only.inner, only.outer]
+    )
+    indices, n0 = list(range(study.limit)), max(study.trials // 10, 100)
+    filtered = study.count("band", rule, indices, n0, study.trials, "band-filtered")
+    plain = study.count("band-unfiltered", NoFilter(), indices, n0, study.trials, "band-unfiltered")
+    family = 32 * len(indices)
+    each = bonferroni(DELTA, family)
+    compared = compare(filtered, plain, study.sigma, each)
+    matched, changed = matched_calls(filtered, plain, seed=20260924)
+    compared["unfiltered, matched calls"] = [unfiltered(*pair, study.sigma, each) for pair in matched]
+    labels = [row.label for row in filtered.rows]
+    reported = study.thresholds("0.2", "0.3", "0.5")
+    reach = study.thresholds("0.01")[0]
+    strong = sum(
+        renyi.selected == label and exceeds(renyi.radius - upper, reach, strict=False)
+        for renyi, upper, label in zip(
+            compared["conditional Renyi"], joint_upper(filtered, study.sigma, each), labels, strict=True
+        )
+    )
+    calls = sum(sum(row.selection.retained) + sum(row.estimation.retained) for row in filtered.rows)
+    study.write(
+        "band",
+        {
+            "images": len(indices),
+            "selection_trials": n0,
+            "estimation_trials": study.trials,
+            "family": family,
+            "error_each": each,
+            "comparison": "at least",
+            "covariance_ratio": rule.proof(study.sigma).covariance_ratio,
+            "proof": rule.proof(study.sigma).statement,
+            "filter": rule.document(),
+            "retained": float(retention(filtered.rows)),
+            "retained_exact_on_test_images": float(retained_fraction(only, test.subset(indices), study.sigma).mean()),
+            "model_calls_filtered": calls,
+            "model_calls_unfiltered": len(indices) * (n0 + study.trials),
+            "labels_changed_by_matching": changed,
+            "renyi_above_joint_upper_by": {"margin": reach, "images": strong},
+            "accuracy_filtered": float(accuracy(compared["conditional Renyi"], labels)),
+            "accuracy_unfiltered": float(accuracy(compared["unfiltered"], labels)),
+            "certified": {
+                name: {t: certified_count(found, labels, t, strict=False) for t in reported}
+                for name, found in compared.items()
+            },
+            "paper_cifar102_resnet110_of_2000": {
+                "conditional forward KL": [829, 0, 0],
+                "conditional reverse KL": [888, 698, 329],
+                "conditional Renyi": [892, 713, 381],
+                "joint mass": [725, 417, 0],
+                "unfiltered": [948, 814, 529],
+                "unfiltered, matched calls": [945, 806, 522],
+            },
+        },
+    )
+
+
+def compare(filtered: CountTable, plain: CountTable, sigma: float, each: float) -> dict[str, list[Verdict]]:
+    """Radii of every certificate from one family of one-sided bounds, each at error `each`."""
+    proof = filtered.key.proof
+    if proof is None:
+        raise ValueError("the filtered counts carry no covariance proof.")
+    out: dict[str, list[Verdict]] = {}
+    for row in filtered.rows:
+        selected = top_label(row.selection.retained) if sum(row.selection.retained) else None
+        values = dict.fromkeys(
+            ("conditional forward KL", "conditional reverse KL", "conditional Renyi", "joint mass"), 0.0
+        )
+        kept = sum(row.estimation.retained)
+        if selected is not None and kept:
+            top = row.estimation.retained[selected]
+            strongest = max(c for label, c in enumerate(row.estimation.retained) if label != selected)
+            p, q = clopper_pearson_lower(top, kept, delta=each), clopper_pearson_upper(strongest, kept, delta=each)
+            premise = {"sigma": sigma, "covariance_ratio": proof.covariance_ratio, "ball": proof.ball}
+            values["conditional forward KL"] = forward_kl_radius(p, q, **premise)
+            values["conditional reverse KL"] = reverse_kl_radius(p, q, **premise)
+            values["conditional Renyi"] = renyi_radius(p, q, **premise)
+            total = row.estimation.trials
+            low = clopper_pearson_lower(top, total, delta=each)
+            high = clopper_pearson_upper(strongest, total, delta=each)
+            values["joint mass"] = joint_mass_radius(low, high, sigma)
+        for name, value in values.items():
+            rule = Rule.EXPLICIT if name == "joint mass" else Rule.RENYI
+            out.setdefault(name, []).append(Verdict(rule=rule, selected=selected, radius=value))
+    out["unfiltered"] = [unfiltered(row.selection, row.estimation, sigma, each) for row in plain.rows]
+    return out
+
+
+def joint_upper(filtered: CountTable, sigma: float, each: float) -> list[float]:
+    """Upper bounds on the population's joint-mass radius; the competitor was selected on the selection stream."""
+    found = []
+    for row in filtered.rows:
+        order = sorted(range(len(row.selection.retained)), key=lambda label: (-row.selection.retained[label], label))
+        top, runner = order[:2]
+        total = row.estimation.trials
+        high = clopper_pearson_upper(row.estimation.retained[top], total, delta=each)
+        low = clopper_pearson_lower(row.estimation.retained[runner], total, delta=each)
+        found.append(joint_mass_radius_upper(high, low, sigma))
+    return found
+
+
+def unfiltered(selection: LabelCounts, estimation: LabelCounts, sigma: float, each: float) -> Verdict:
+    """Two-bound unfiltered certificate at error `each` a bound."""
+    selected = top_label(selection.retained)
+    strongest = max(c for label, c in enumerate(estimation.retained) if label != selected)
+    low = clopper_pearson_lower(estimation.retained[selected], estimation.trials, delta=each)
+    high = min(clopper_pearson_upper(strongest, estimation.trials, delta=each), fraction_upper(1 - Fraction(low)))
+    value = joint_mass_radius(low, high, sigma)
+    return Verdict(rule=Rule.UNFILTERED, selected=selected, radius=value)
+
+
+def matched_calls(
+    filtered: CountTable, plain: CountTable, *, seed: int
+) -> tuple[list[tuple[LabelCounts, LabelCounts]], int]:
+    """Subsample the unfiltered counts to the filtered number of model calls (multivariate hypergeometric)."""
+    rng = np.random.default_rng(seed)
+    pairs, changed = [], 0
+    for thin, full in zip(filtered.rows, plain.rows, strict=True):
+        parts = []
+        for kept, counts in ((thin.selection, full.selection), (thin.estimation, full.estimation)):
+            size = max(sum(kept.retained), 1)
+            drawn = rng.multivariate_hypergeometric(list(counts.retained), size)
+            parts.append(LabelCounts(retained=tuple(int(c) for c in drawn), rejected=0))
+        changed += top_label(parts[0].retained) != top_label(full.selection.retained)
+        pairs.append((parts[0], parts[1]))
+    return pairs, changed
+
+
+def attack(study: Study, plan: AttackPlan) -> None:
+    """Endpoint attack on a hash-ranked cohort; a verified change inside a sound radius stops the study."""
+    test = study.data("test")
+    chosen = list(cohort(len(test), plan.members, SALT))
+    table = study.count("attack", ConfidenceFilter(0.0, 0.9), chosen, 100, study.trials)
+    with Progress() as bar:
+        task = bar.add_task("attack", total=len(chosen))
+        endpoints = attack_cohort(
+            study.model,
+            test,
+            table,
+            chosen,
+            plan,
+            batch_size=study.batch,
+            folder=study.folder / "attack",
+            progress=lambda done: bar.advance(task, done),
+        )
+    verified = [item for item in endpoints if item.is_verified]
+    broken = inside_sound_radius(endpoints)
+    study.write(
+        "attack",
+        {
+            "plan": asdict(plan),
+            "salt": SALT,
+            "estimation_trials": study.trials,
+            "family": family_size(plan.members, len(test.classes)),
+            "positive_radius": sum(item.substituted_radius > 0 for item in endpoints),
+            "positive_screens": sum((item.screen_margin or 0) > 0 for item in endpoints),
+            "changed": sum(item.is_changed for item in endpoints),
+            "verified_inside_substituted_radius": len(verified),
+            "verified_and_correctly_classified": sum(item.selected == item.label for item in verified),
+            "changed_inside_a_sound_radius": len(broken),
+            "verified": [asdict(item) for item in verified],
+        },
+    )
+    if broken:
+        raise SystemExit(f"SOUNDNESS BUG: label changes inside certified radii at images {[i.index for i in broken]}")
+
+
+def stored_band(folder: Path) -> ProjectedBand:
+    """Rebuild the filter of a stored study."""
+    with np.load(folder / "band.npz", allow_pickle=False) as saved:
+        offset, inner, outer = (float(value) for value in saved["numbers"])
+        return ProjectedBand(Band(direction=saved["direction"], offset=offset, inner=inner, outer=outer))
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=("recertify", "thresholds", "band", "attack", "all"))
+    parser.add_argument("--network", required=True, help="a shipped network")
+    parser.add_argument("--images", type=int, default=150, help="test images, from the first on")
+    parser.add_argument("--trials", type=int, default=2000, help="estimation proposals an image")
+    parser.add_argument("--batch", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=20260916)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--members", type=int, default=128, help="attack: cohort size")
+    parser.add_argument("--restarts", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--proposals", type=int, default=48)
+    parser.add_argument("--screen", type=int, default=1000)
+    parser.add_argument("--confirmation", type=int, default=20_000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    study = Study(arguments.network, arguments.images, arguments.trials, arguments.batch, arguments.seed)
+    plan = AttackPlan(
+        search=SearchPlan(
+            restarts=arguments.restarts,
+            steps=arguments.steps,
+            proposals=arguments.proposals,
+            screen=arguments.screen,
+            threshold=0.9,
+        ),
+        arm=FILTERED,
+        members=arguments.members,
+        confirmation=arguments.confirmation,
+        delta=DELTA,
+        seed=arguments.seed,
+    )
+    steps = {
+        "recertify": lambda: recertify(study),
+        "thresholds": lambda: thresholds(study),
+        "band": lambda: band(study),
+        "attack": lambda: attack(study, plan),
+    }
+    for name, step in steps.items():
+        if arguments.study in (name, "all"):
+            step()
+
+
+if __name__ == "__main__":
+    main()
