@@ -105,16 +105,20 @@ def clip_rows(gradient: Floats, limit: float) -> None:
 
 
 class Adam:
-    """torch.optim.Adam with default betas and eps on a matrix, with one learning rate per row."""
+    """torch.optim.Adam with default betas and eps on a matrix, with one learning rate per row.
+
+    `gradient` is where the caller writes each step's gradient; one array for all steps stays in the cache.
+    """
 
     def __init__(self, first: Floats, second: Floats, steps: int) -> None:
         self.first, self.second, self.steps = first, second, steps
+        self.gradient = np.zeros_like(first)
         self._work, self._denominator = np.empty_like(first), np.empty_like(first)
 
-    def step(self, parameters: Floats, gradient: Floats, learning_rates: NDArray[np.float64]) -> None:
-        """Move `parameters` by one step, in place."""
+    def step(self, parameters: Floats, learning_rates: NDArray[np.float64]) -> None:
+        """Move `parameters` by one step along `self.gradient`, in place."""
         self.steps += 1
-        work, denominator = self._work, self._denominator
+        gradient, work, denominator = self.gradient, self._work, self._denominator
         np.subtract(gradient, self.first, out=work)
         work *= 1.0 - 0.9
         self.first += work

@@ -91,7 +91,7 @@ def minibatch_step(
     size = len(observations)
     activations = layout.forward(parameters, observations)
     outputs = activations[-1]
-    gradient = np.zeros_like(parameters)
+    gradient = adam.gradient
     log_std = layout.views(parameters)[2][ACTOR]
 
     output_gradient = np.zeros_like(outputs)
@@ -112,7 +112,7 @@ def minibatch_step(
     layout.backward(parameters, observations, activations, output_gradient, gradient)
     gradient[REWARD_CRITIC:] += 2.0 * config.critic_norm_coefficient * parameters[REWARD_CRITIC:]
     clip_rows(gradient, config.max_gradient_norm)
-    adam.step(parameters, gradient, learning_rates)
+    adam.step(parameters, learning_rates)
 
 
 def _policy(layout: Layout, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
