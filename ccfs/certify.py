@@ -27,11 +27,11 @@ def certify(store: Store) -> list[RunCertificate]:
     Assumes: the run is finished. A run cut short at a moment of someone's choice is not what a fixed-size bound
     covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running).
     """
+    protocol = store.protocol()
     with store.locked():
         faults = manifest_faults(store)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
-        protocol = store.protocol()
         made = []
         for name, document in derive(store, protocol):
             store.write(name, document.to_bytes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ccfs import __version__, train_cli
+from ccfs import __version__, image_cli, run_cli, train_cli
 
 app = typer.Typer(
     name="ccfs",
@@ -12,6 +12,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.add_typer(image_cli.app)
+app.add_typer(run_cli.app)
 app.add_typer(train_cli.app)
 
 

@@ -56,7 +56,8 @@ class Pool:
                         self._replace(pending, pending[future], deaths, error)
                         break
                     except Exception as error:
-                        raise RunError(f"{pending[future].name}: {error} Finished batches are kept.") from error
+                        text = f"{pending[future].name}: {error}".rstrip(".")
+                        raise RunError(f"{text}. Finished batches are kept.") from error
                     deaths = 0
                     yield pending.pop(future), files
         finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +15,7 @@ from ccfs.hashing import canonical_json, text_digest
 from ccfs.protocol_errors import ProtocolError, explain
 from ccfs.schedules import ProposalSchedule, Schedules
 from ccfs.streams import Streams
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ccfs.toml import TomlError, read_toml
 
 __all__ = ["NOMINAL", "Arm", "Protocol", "ProtocolError", "load_protocol"]
 
@@ -323,10 +318,10 @@ def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
 def load_protocol(path: Path) -> Protocol:
     """Read and validate a protocol file."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (TomlError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
     return parse_protocol(content, where=str(path))
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
 
-__all__ = ["AttackedCount", "RunCertificate"]
+__all__ = ["AttackedCount", "RunCertificate", "round_down"]
 
 FORMAT = "ccfs-run-certificate-1"
 
@@ -54,10 +54,10 @@ class RunCertificate(_Part):
         proof = self.trajectory
         head = f"{self.arm}: P({self.event} within {self.horizon} steps)"
         if proof.budget is None:
-            return f"{head} is not certified to be at least {proof.target:g} (lower bound {_down(proof.p_lower)})."
+            return f"{head} is not certified to be at least {proof.target:g} (lower bound {round_down(proof.p_lower)})."
         return (
             f"{head} stays at least {proof.target:g} under every causal shift of the proposal centers with total "
-            f"Euclidean budget {_down(proof.budget)} (nominal lower bound {_down(proof.p_lower)} from "
+            f"Euclidean budget {round_down(proof.budget)} (nominal lower bound {round_down(proof.p_lower)} from "
             f"{proof.successes} of {proof.trials}; failure probability {proof.delta:g} over {proof.family} claims)."
         )
 
@@ -85,7 +85,7 @@ class RunCertificate(_Part):
         return made
 
 
-def _down(value: float) -> str:
+def round_down(value: float) -> str:
     """Return four decimals, rounded down."""
     text = f"{value:.4f}"
     return text if float(text) <= value else f"{value - 1e-4:.4f}"

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import _checks
+from ccfs.history import PublicHistory
 from ccfs.protocols import Vector
+from ccfs.shifts import fit
 
 __all__ = [
     "Corridor",
     "Steering",
+    "WorstShift",
     "average",
     "make",
     "make_steering",
@@ -132,6 +135,24 @@ def worst_shifts(*, horizon: int, gain: float, budget: float) -> NDArray[np.floa
     """
     weights = _weights(horizon, gain)
     return (budget * weights / np.linalg.norm(weights))[:, None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstShift:
+    """Spend the allowance as `worst_shifts` does, step by step: the strongest causal attack on this corridor."""
+
+    gain: float
+
+    def __post_init__(self) -> None:
+        _checks.finite("gain", self.gain)
+
+    def reset(self) -> None:
+        """Do nothing: the rule has no memory."""
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return this step's share of what is left, towards the post."""
+        weights = _weights(history.horizon, self.gain)[history.t :]
+        return fit(np.ones(1), allowance * float(weights[0] / np.linalg.norm(weights)))
 
 
 def simulate(

@@ -1,0 +1,206 @@
+"""The commands around a run: run, certify, verify, audit and demo; errors in one line, exit codes 0, 1 and 2."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from ccfs.executors import Engine
+    from ccfs.protocol import Protocol
+    from ccfs.rollouts import Advance
+    from ccfs.run_certificate import RunCertificate
+    from ccfs.store import Store
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Run directory; default runs/NAME-HASH.")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="Local processes; default all cores.")]
+RunArgument = Annotated[Path, typer.Argument(help="Run directory.")]
+
+
+@app.command()
+def run(
+    protocol: Annotated[Path, typer.Argument(help="Protocol file (TOML).")],
+    output: OutputOption = None,
+    workers: WorkersOption = None,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://host:8786.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Quick look: only the first K trials.")] = None,
+) -> None:
+    """Run a protocol's trials and certify them. Interrupt at will: the same command resumes."""
+    from ccfs.protocol import load_protocol
+
+    with _one_line_errors():
+        made = load_protocol(protocol)
+        if seeds is not None:
+            made = made.first(seeds)
+        if cluster is not None and workers is not None:
+            raise ValueError("`--workers` and `--cluster` must not be given together.")
+        _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+
+
+@app.command()
+def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: bool = False) -> None:
+    """Certify a steered cart in half a minute; with --protocol, print the demo's protocol to start your own."""
+    from ccfs.demo import TEXT, demo_protocol
+
+    if protocol:
+        typer.echo(TEXT, nl=False)
+        return
+    with _one_line_errors():
+        _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
+
+
+@app.command()
+def certify(run: RunArgument) -> None:
+    """Count a finished run's events and write its certificates; exit 1 if a claim is not certified."""
+    from ccfs.certify import certify as certify_store
+    from ccfs.store import Store
+
+    with _one_line_errors():
+        documents = certify_store(Store(run))
+    _print_certificates(documents)
+    if not all(document.trajectory.is_certified for document in documents):
+        raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    certificate: Annotated[Path, typer.Argument(help="Certificate file (JSON).")],
+    run: Annotated[Path | None, typer.Option(help="Run directory, to recount from its traces.")] = None,
+) -> None:
+    """Recompute a certificate's numbers; exit 1 if one does not follow."""
+    from ccfs.certificates.trajectory import CertificateError
+    from ccfs.store import Store
+    from ccfs.verify import verify as verify_file
+
+    if not certificate.is_file():
+        _fail(f"{certificate}: must be a certificate file, but there is none.", 2)
+    with _one_line_errors():
+        try:
+            document = verify_file(certificate, None if run is None else Store(run))
+        except CertificateError as error:
+            _fail(str(error), 1)
+    typer.echo(document.sentence)
+    typer.echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
+
+
+@app.command()
+def audit(
+    run: RunArgument,
+    replay: Annotated[str, typer.Option(help="How many trajectories to replay: a number, or all.")] = "all",
+) -> None:
+    """Re-hash, rederive and replay a run; name every fault; exit 1 if there is one.
+
+    Replaying runs the code that the run's protocol names: use --replay 0 on a stranger's run until you have read it.
+    """
+    from ccfs.audit import audit as audit_store
+    from ccfs.store import Store
+
+    if replay != "all" and not replay.isdigit():
+        _fail(f"`--replay` must be a number or all, got {replay!r}.", 2)
+    if not run.is_dir():
+        _fail(f"{run}: must be a run directory, but there is none.", 2)
+    with _one_line_errors():
+        report = audit_store(Store(run), replay=None if replay == "all" else int(replay))
+    for note in report.notes:
+        typer.echo(f"note: {note}")
+    for fault in report.faults:
+        typer.echo(f"FAULT {fault}", err=True)
+    if not report.is_clean:
+        _fail(f"{run}: {len(report.faults)} fault(s).", 1)
+    typer.echo(
+        f"{run}: clean. {report.files} files, {report.trajectories} trajectories, "
+        f"{report.replayed} replayed bit for bit."
+    )
+
+
+def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> None:
+    from ccfs.certify import certify as certify_store
+    from ccfs.rollouts import run as run_protocol
+
+    root = output or Path("runs") / f"{protocol.name}-{protocol.hash[:8]}"
+    try:
+        with _progress(protocol, engine) as advance:
+            store: Store = run_protocol(protocol, root, engine, where=where, advance=advance)
+        documents = certify_store(store)
+    except KeyboardInterrupt:
+        _fail(f"Interrupted. Finished batches are kept in {root}; the same command resumes.", 130)
+    finally:
+        engine.close()
+    _print_certificates(documents)
+    typer.echo(f"Results: {root}")
+
+
+@contextmanager
+def _progress(protocol: Protocol, engine: Engine) -> Iterator[Advance]:
+    """Show a bar with rate and time left on a terminal, and nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    total = len(protocol.arms) * (1 + len(protocol.attacks)) * protocol.trials.count
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"{protocol.name} on {engine.name}", total=total, rate="")
+
+        def advance(trials: int) -> None:
+            speed = progress.tasks[0].speed
+            progress.update(task, advance=trials, rate="" if speed is None else f"{speed:.1f} trials/s")
+
+        yield advance
+
+
+def _engine(workers: int | None, cluster: str | None) -> Engine:
+    from ccfs.executors import cluster_engine, process_engine, serial_engine
+
+    if cluster is not None:
+        return cluster_engine(cluster)
+    count = workers if workers is not None else os.cpu_count() or 1
+    return serial_engine() if count == 1 else process_engine(count)
+
+
+def _print_certificates(documents: list[RunCertificate]) -> None:
+    from ccfs.run_certificate import round_down
+
+    for document in documents:
+        typer.echo(document.sentence)
+        proof = document.trajectory
+        for attacked in document.attacks:
+            seen = f"{attacked.successes} of {attacked.trials}"
+            if attacked.budget is not None and attacked.trials:
+                at = f"certified at least {round_down(proof.lower_at(attacked.budget))} at budget {attacked.budget:g}"
+            else:
+                at = f"energy limit {attacked.energy_limit:g}"
+            typer.echo(f"  under {attacked.attack}: {seen} observed, {at}")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn the errors that a user can mend into one line and exit code 2."""
+    from ccfs.store import RunError
+
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except (RunError, ValueError, RuntimeError) as error:
+        _fail(str(error), 2)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(message, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toy_protocol import contents, text
+from typer.testing import CliRunner
+
+from ccfs.cli import app
+from ccfs.demo import demo_protocol
+
+ARM = "certificates/steer/four/safe.json"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run made by the command."""
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "p.toml").write_text(text(trials=30))
+    result = call("run", folder / "p.toml", "-o", folder / "run", "--workers", 1)
+    assert result.exit_code == 0, result.output
+    return folder, result
+
+
+def test_run_command_prints_the_claim_and_where_results_are(done):
+    folder, result = done
+    assert "steer/four: P(safe within 6 steps) stays at least 0.5 under every causal shift" in result.output
+    assert "under push: " in result.output
+    assert f"Results: {folder / 'run'}" in result.output
+    assert (folder / "run" / ARM).is_file()
+
+
+def test_run_command_resumes_quietly_and_changes_nothing(done):
+    folder, first = done
+    before = contents(folder / "run")
+    again = call("run", folder / "p.toml", "-o", folder / "run", "--workers", 1)
+    assert (again.exit_code, again.output) == (0, first.output)
+    assert contents(folder / "run") == before
+
+
+def test_audit_and_verify_commands_accept_an_honest_run(done):
+    folder, _ = done
+    result = call("audit", folder / "run", "--replay", 5)
+    assert result.exit_code == 0
+    assert "120 trajectories, 5 replayed bit for bit" in result.output
+    assert call("verify", folder / "run" / ARM).exit_code == 0
+    result = call("verify", folder / "run" / ARM, "--run", folder / "run")
+    assert result.exit_code == 0
+    assert "and the counts from the traces" in result.output
+
+
+def test_audit_and_verify_commands_exit_1_on_a_changed_file(done, tmp_path):
+    import shutil
+
+    folder, _ = done
+    shutil.copytree(folder / "run", tmp_path / "run")
+    path = tmp_path / "run" / ARM
+    path.write_bytes(path.read_bytes() + b"\n")
+    result = call("audit", tmp_path / "run")
+    assert result.exit_code == 1
+    assert f"FAULT {ARM}: was changed" in result.output
+    assert call("verify", path).exit_code == 1
+    assert call("certify", tmp_path / "run").exit_code == 2
+
+
+def test_certify_command_exits_1_when_nothing_is_certified(tmp_path):
+    (tmp_path / "p.toml").write_text(text(trials=4, x=("target = 0.5", "target = 0.99")))
+    result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1)
+    assert result.exit_code == 0
+    assert "is not certified to be at least 0.99" in result.output
+    assert call("certify", tmp_path / "run").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "absent.toml"), "absent.toml: cannot be read: No such file or directory."),
+        (("run", "{p}", "--seeds", "0"), "`seeds` must be in [1, 30], got 0."),
+        (("run", "{p}", "--workers", "0"), "`workers` must be at least 1, got 0."),
+        (("run", "{p}", "--workers", "2", "--cluster", "tcp://x:1"), "must not be given together"),
+        (("certify", "nowhere"), "nowhere: must be a run directory, but has no protocol.json."),
+        (("audit", "nowhere"), "nowhere: must be a run directory, but there is none."),
+        (("audit", "{run}", "--replay", "some"), "`--replay` must be a number or all, got 'some'."),
+        (("verify", "nothing.json"), "nothing.json: must be a certificate file, but there is none."),
+    ],
+)
+def test_commands_refuse_bad_input_in_one_line_with_exit_code_2(done, monkeypatch, tmp_path, arguments, message):
+    folder, _ = done
+    monkeypatch.chdir(tmp_path)
+    result = call(*(part.format(p=folder / "p.toml", run=folder / "run") for part in arguments))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_command_with_seeds_is_a_quick_look_under_another_name(tmp_path, monkeypatch):
+    (tmp_path / "p.toml").write_text(text())
+    monkeypatch.chdir(tmp_path)
+    result = call("run", "p.toml", "--seeds", 3, "--workers", 1)
+    assert result.exit_code == 0
+    (folder,) = Path("runs").iterdir()
+    assert folder.name.startswith("toy-first-3-")
+    assert " of 3 observed" in result.output
+
+
+def test_demo_protocol_prints_and_parses():
+    result = call("demo", "--protocol")
+    assert result.exit_code == 0
+    assert 'name = "demo"' in result.output
+    assert demo_protocol().trials.count == 500
+
+
+def test_import_of_the_package_is_light():
+    code = "import sys, ccfs; print(sorted({'gymnasium', 'pyarrow', 'torch', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_package_exports_exist():
+    import ccfs
+
+    assert all(getattr(ccfs, name) is not None for name in ccfs.__all__)
+    assert set(ccfs.__all__) <= set(dir(ccfs))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        ccfs.nonsense  # noqa: B018
