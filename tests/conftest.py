@@ -1,8 +1,42 @@
-"""Settings for every test: hypothesis draws the same cases on each run and is never failed for being slow."""
+"""Settings for every test: hypothesis draws the same cases on each run; browser tests say so where they cannot run."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import browser as chromium  # beside this file, for every folder of tests
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("repeatable")
+
+_missed = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> chromium.Browser:
+    """A headless Chromium; without one the test is skipped, and the end of pytest's output says so."""
+    program = chromium.find()
+    if program is None:
+        if os.environ.get(chromium.REQUIRED):
+            pytest.fail(f"{chromium.REQUIRED} is set, but there is {chromium.ABSENT}")
+        request.config.stash.setdefault(_missed, []).append(request.node.nodeid)
+        pytest.skip(chromium.ABSENT)
+    folder = tmp_path / "chromium"
+    folder.mkdir()
+    return chromium.Browser(program=program, folder=folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    missed = config.stash.get(_missed, [])
+    if missed:
+        terminalreporter.section("browser tests", yellow=True)
+        terminalreporter.line(f"NOTICE: {chromium.ABSENT}", yellow=True)
+        for name in missed:
+            terminalreporter.line(f"  not run: {name}")
