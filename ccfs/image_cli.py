@@ -114,6 +114,28 @@ def certify(
         raise typer.Exit(1)
 
 
+@app.command("fit-band")
+def fit_band_file(
+    dataset: Annotated[str, typer.Option(help="mnist or cifar10")],
+    sigma: Annotated[float, typer.Option(help="Noise scale.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Band file to write (.npz).")],
+    inner_ratio: Annotated[float, typer.Option(help="Inner over outer edge.")] = 0.25,
+    data: Annotated[Path | None, typer.Option(help="Folder with the data files; the cache by default.")] = None,
+) -> None:
+    """Choose a projected band on training images, for `certify --filter band`; no label and no network is used."""
+    import numpy as np
+
+    from ccfs.certificates.images import load_images
+    from ccfs.certificates.images.bandfit import fit_band
+
+    with _answers():
+        if output.suffix != ".npz":
+            raise ValueError(f"`--output` must end in .npz, got {output.name}.")
+        (band,) = fit_band(load_images(dataset, "train", data), sigma=sigma, inner_ratio=inner_ratio).bands
+        np.savez_compressed(output, direction=band.direction, numbers=[band.offset, band.inner, band.outer])
+        typer.echo(f"band: {output}")
+
+
 @app.command()
 def attack(
     run_folder: _Run,

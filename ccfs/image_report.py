@@ -184,8 +184,8 @@ _PAGE = """<!doctype html>
  .pair img { width: 80px; height: 80px; image-rendering: pixelated; }
 </style>
 <h1>Image certificates</h1>
-<p>{{ count }} images of {{ key.dataset }}, network {{ run.network or run.checkpoint.name }}
-{{ "(8-bit)" if run.int8 }}, filter {{ run.arm }}, noise scale {{ key.sigma }}, {{ key.selection_trials }} selection
+<p>{{ count }} images of {{ key.dataset }}, network {{ run.network or run.checkpoint.name -}}
+{{ " (8-bit)" if run.int8 }}, filter {{ run.arm }}, noise scale {{ key.sigma }}, {{ key.selection_trials }} selection
 and {{ key.estimation_trials }} estimation proposals an image, failure probability {{ delta }} per image and
 certificate. Retained {{ retained }} of all proposals; selected label correct at {{ accuracy }} of the images.</p>
 {% if key.proof %}

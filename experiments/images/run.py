@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
@@ -35,8 +36,8 @@ from ccfs.certificates.images import (
     Verdict,
     certified_count,
     certify_dataset,
-    exceeds,
     folded,
+    load_checkpoint,
     load_images,
     load_shipped,
 )
@@ -64,17 +65,26 @@ PAPER_RECERTIFICATION = {
 class Study:
     """One network, its images and its folder of results."""
 
-    def __init__(self, network: str, images: int, trials: int, batch: int, seed: int) -> None:
-        self.card = json.loads((ZOO / network / "card.json").read_text(encoding="utf-8"))
-        self.network, self.limit, self.trials, self.batch, self.seed = network, images, trials, batch, seed
-        self.sigma = float(self.card["recipe"]["sigma"])
-        self.model = folded(load_shipped(network))
-        self.folder = RESULTS / network
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.limit, self.trials, self.batch = arguments.images, arguments.trials, arguments.batch
+        self.seed, self.source = arguments.seed, arguments.data
+        if arguments.checkpoint is None:
+            recipe = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))["recipe"]
+            self.model = folded(load_shipped(arguments.network))
+            self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
+        else:
+            self.model = folded(load_checkpoint(arguments.checkpoint))
+            self.network, self.sigma, self.dataset = arguments.checkpoint.name, arguments.sigma, "cifar10"
+        self.evaluated = arguments.dataset or self.dataset
+        suffix = "" if self.evaluated == self.dataset else f"-on-{self.evaluated}"
+        self.folder = arguments.results / f"{self.network}{suffix}"
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def data(self, split: str) -> ImageSet:
-        """Images of the network's data set."""
-        return load_images(self.card["recipe"]["dataset"], split)
+        """Test images of the evaluated data set, or training images of the network's own."""
+        if split == "train" or self.evaluated == self.dataset:
+            return load_images(self.dataset, split)
+        return load_images(self.evaluated, split, self.source)
 
     def thresholds(self, *values: str) -> tuple[str, ...]:
         """Radii named for sigma 0.25, at this network's sigma."""
@@ -106,7 +116,7 @@ class Study:
         head = {"network": self.network, "sigma": self.sigma, "delta": DELTA, "seed": self.seed}
         path = self.folder / f"{name}.json"
         path.write_text(json.dumps({**head, **summary}, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {path.relative_to(RESULTS.parents[2])}")
+        print(f"wrote {path}")
 
 
 def recertify(study: Study) -> None:
@@ -209,13 +219,14 @@ def thresholds(study: Study) -> None:
 
 def band(study: Study) -> None:
     """Projected band from training images; conditional against joint against unfiltered, one family of bounds."""
-    training, test = study.data("train"), study.data("test")
-    rule = fit_band(training, sigma=study.sigma)
+    test = study.data("test")
+    if not (study.folder / "band.npz").exists():
+        (fitted,) = fit_band(study.data("train"), sigma=study.sigma).bands
+        numbers = [fitted.offset, fitted.inner, fitted.outer]
+        np.savez_compressed(study.folder / "band.npz", direction=fitted.direction, numbers=numbers)
+    # The stored filter is the filter: fitting again elsewhere may differ in the last bit.
+    rule = stored_band(study.folder)
     (only,) = rule.bands
-    # The direction is stored, so that the filter can be rebuilt without the training images.
-    np.savez_compressed(
-        study.folder / "band.npz", direction=only.direction, numbers=[only.offset, only.inner, only.outer]
-    )
     indices, n0 = list(range(study.limit)), max(study.trials // 10, 100)
     filtered = study.count("band", rule, indices, n0, study.trials, "band-filtered")
     plain = study.count("band-unfiltered", NoFilter(), indices, n0, study.trials, "band-unfiltered")
@@ -227,11 +238,10 @@ def band(study: Study) -> None:
     labels = [row.label for row in filtered.rows]
     reported = study.thresholds("0.2", "0.3", "0.5")
     reach = study.thresholds("0.01")[0]
+    uppers = joint_upper(filtered, study.sigma, each)
     strong = sum(
-        renyi.selected == label and exceeds(renyi.radius - upper, reach, strict=False)
-        for renyi, upper, label in zip(
-            compared["conditional Renyi"], joint_upper(filtered, study.sigma, each), labels, strict=True
-        )
+        renyi.selected == label and upper < math.inf and Fraction(renyi.radius) - Fraction(upper) >= Fraction(reach)
+        for renyi, upper, label in zip(compared["conditional Renyi"], uppers, labels, strict=True)
     )
     calls = sum(sum(row.selection.retained) + sum(row.estimation.retained) for row in filtered.rows)
     study.write(
@@ -391,7 +401,13 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=("recertify", "thresholds", "band", "attack", "all"))
-    parser.add_argument("--network", required=True, help="a shipped network")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--network", help="a shipped network")
+    which.add_argument("--checkpoint", type=Path, help='a public CIFAR-10 {"arch", "state_dict"} checkpoint')
+    parser.add_argument("--sigma", type=float, default=0.25, help="noise scale of the checkpoint")
+    parser.add_argument("--dataset", choices=("cifar10", "cifar10.1", "cifar10.2", "mnist"), help="evaluate elsewhere")
+    parser.add_argument("--data", type=Path, help="folder of that data set")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--images", type=int, default=150, help="test images, from the first on")
     parser.add_argument("--trials", type=int, default=2000, help="estimation proposals an image")
     parser.add_argument("--batch", type=int, default=250)
@@ -405,7 +421,7 @@ def main() -> None:
     parser.add_argument("--confirmation", type=int, default=20_000)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    study = Study(arguments.network, arguments.images, arguments.trials, arguments.batch, arguments.seed)
+    study = Study(arguments)
     plan = AttackPlan(
         search=SearchPlan(
             restarts=arguments.restarts,

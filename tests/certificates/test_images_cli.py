@@ -96,9 +96,8 @@ def test_certify_refuses_a_folder_of_another_run(strokes):
 
 
 def test_certify_band_and_int8_runs(strokes):
-    direction = np.zeros(784)
-    direction[0] = 1.0
-    np.savez(strokes / "band.npz", direction=direction, numbers=[0.0, 0.25, 1.0])
+    fit = ["image", "fit-band", "--dataset", "mnist", "--sigma", "1", "-o", str(strokes / "band.npz")]
+    assert runner.invoke(app, fit).exit_code == 0
     band = certify(strokes / "band", "--filter", "band", "--band", str(strokes / "band.npz"))
     assert band.exit_code == 0, band.output
     assert "conditional Renyi" in band.output
