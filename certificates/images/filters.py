@@ -138,7 +138,8 @@ class CallableFilter:
 
     Args:
         function: takes proposals (batch, channels, height, width), and logits (batch, classes) too if `reads_logits`;
-            returns a bool tensor of shape (batch,). Anything else stops the run: it never counts as retained.
+            returns a bool tensor of shape (batch,). Anything else stops the run: it never counts as retained. It must
+            not change its arguments.
         name: names the rule in the record; two different rules must not share it.
         reads_logits: whether the function needs the model's answer. If not, rejected proposals cost no model call.
     """

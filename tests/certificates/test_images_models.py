@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
-from ccfs.certificates.images import folded, load_checkpoint, load_shipped, shipped_names
+from ccfs.certificates.images import (
+    ConfidenceFilter,
+    NoiseStream,
+    folded,
+    load_checkpoint,
+    load_shipped,
+    shipped_names,
+)
+from ccfs.certificates.images.counting import Counter
 from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
 from ccfs.certificates.images.resnet import cifar_resnet
@@ -112,3 +121,15 @@ def test_checkpoint_of_unknown_form_is_refused(tmp_path):
 def test_resnet_refuses_depths(depth):
     with pytest.raises(ValueError, match="6 n"):
         cifar_resnet(depth)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 250])
+def test_counts_of_a_shipped_network_do_not_depend_on_the_batch_size(batch):
+    """A kernel that rounds differently for another batch would show here."""
+    model = folded(load_shipped("mnist-small-sigma1"))
+    center = np.random.default_rng(0).random((28, 28, 1), dtype=np.float32)
+    noise = NoiseStream(seed=0, index=0, purpose="estimation", dimension=784)
+    rule = ConfidenceFilter(0.0, 0.5, 0.9)
+    expected = Counter(model, 1.0, rule, 10, 100).count(center, noise, 600)
+    assert len({item.rejected for item in expected}) == 3
+    assert Counter(model, 1.0, rule, 10, batch).count(center, noise, 600) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_filter_before_the_model_saves_its_calls():
     counter = Counter(Halfspace(), SIGMA, RULES[2], 3, 64)
     (found,) = counter.count(center, NoiseStream(seed=1, index=0, purpose="e", dimension=32), 1000)
     assert counter.model_calls == sum(found.retained) < 1000
+
+
+def test_memory_does_not_grow_with_the_number_of_proposals():
+    peaks = []
+    for trials in (500, 20_000):
+        tracemalloc.start()
+        counts(RULES[1], 100, trials=trials)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def test_logits_that_are_not_finite_count_as_rejected():
