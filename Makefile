@@ -4,11 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPED := build/typed
-SOURCES := $(shell git ls-files -co --exclude-standard -- 'ccfs/*' 'certificates/*' 'controllers/*' 'envs/*' 2>/dev/null)
+MODERN := .venv-modern
+SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
+# The parts that touch Gymnasium and Stable-Baselines3, run again on their newest releases.
+MODERN_TESTS := $(addprefix tests/ccfs/test_,wrapper.py program.py events.py trace.py shifts.py ledger.py) \
+	tests/certificates/test_trajectory.py tests/certificates/test_validated.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test lint types unit bench train clean
+.PHONY: help setup test lint types modern unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -23,7 +27,7 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
-test: lint types unit ## lint, type-check and run all tests
+test: lint types modern unit ## lint, type-check and run all tests
 
 lint: $(READY) ## ruff
 	$(BIN)/ruff check .
@@ -37,6 +41,16 @@ $(TYPED)/.ready: $(READY) $(SOURCES)
 types: $(TYPED)/.ready ## mypy --strict on the installed package
 	MYPYPATH=$(TYPED) $(BIN)/mypy --strict -p ccfs
 
+$(MODERN)/.ready: requirements-modern.txt pyproject.toml
+	$(PYTHON) -m venv $(MODERN)
+	$(MODERN)/bin/python -m pip install -q -c requirements-modern.txt torch numpy setuptools wheel
+	$(MODERN)/bin/python -m pip install -q --no-deps -r requirements-modern.txt
+	$(MODERN)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+modern: $(MODERN)/.ready ## the wrapper's tests on the newest Gymnasium and Stable-Baselines3
+	$(MODERN)/bin/python -m pytest -q --durations=0 --durations-min=5 $(MODERN_TESTS)
+
 unit: $(READY) ## pytest alone
 	$(BIN)/python -m pytest -q
 
@@ -49,4 +63,4 @@ train: $(READY) ## continue training the shipped controllers (many hours; interr
 	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(MODERN) build dist *.egg-info
