@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -94,4 +93,14 @@ class Attack:
     def publish(self, step: PublicStep) -> None:
         """Give the rule its own copy of a finished step."""
         # Copied once, when it becomes public: the rule may spoil its copy, but only its own.
-        self._steps.append(copy.deepcopy(step))
+        self._steps.append(_own(step))
+
+
+def _own(step: PublicStep) -> PublicStep:
+    """Return a copy that shares no array; the other fields cannot be changed."""
+    return replace(
+        step,
+        observation=step.observation.copy(),
+        center=step.center.copy(),
+        action=None if step.action is None else step.action.copy(),
+    )

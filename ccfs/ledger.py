@@ -40,6 +40,7 @@ class EnergyLedger:
     def __init__(self, *, limit: float, schedules: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
         self._limit = _checks.nonnegative("limit", limit)
         self._schedules = as_schedules(schedules)
+        self._charges: dict[ProposalSchedule, Fraction] = {}
         self._spent = Fraction(0)
         self._next = 0
 
@@ -96,7 +97,10 @@ class EnergyLedger:
         return self._charge(t) * squared_norm(shift)
 
     def _charge(self, t: int) -> Fraction:
-        return Fraction(schedule_at(self._schedules, t).charge)
+        schedule = schedule_at(self._schedules, t)
+        if schedule not in self._charges:
+            self._charges[schedule] = Fraction(schedule.charge)
+        return self._charges[schedule]
 
 
 def _sqrt_lower(value: Fraction) -> float:

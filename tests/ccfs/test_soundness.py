@@ -1,0 +1,99 @@
+"""Random programs: the shifted probability never falls below what the nominal trials certify."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toys import Line, Push
+
+from ccfs.attack import Attack
+from ccfs.certificates.binomial import clopper_pearson_upper
+from ccfs.certificates.trajectory import certify_event
+from ccfs.components import BoxVerifier, CenterFallback, FixedFallback
+from ccfs.ledger import energy_limit
+from ccfs.program import CausalProgram, FallbackEntry
+from ccfs.schedules import ProposalSchedule
+from ccfs.shifts import BurstShift, ConstantShift, GreedyShift, OpposedShift, RandomShift
+from ccfs.streams import Streams
+from ccfs.trial import StopRule, run_trial
+from ccfs.wrapper import ProposalWrapper
+
+TRIALS, DELTA = 120, 1e-6
+
+
+class Spender:
+    """Adaptive: spends everything at once, upwards, as soon as the position is above a level."""
+
+    def __init__(self, level):
+        self.level = level
+
+    def reset(self):
+        pass
+
+    def shift(self, history, rng, *, allowance):
+        is_time = history.observation[0] > self.level or history.t + 1 == history.horizon
+        return np.array([allowance if is_time else 0.0, 0.0])
+
+
+def upwards(observation, actions):
+    return actions[:, 0]
+
+
+schedules = st.one_of(
+    st.builds(ProposalSchedule, count=st.just(1), sigma=st.floats(0.1, 0.6)),
+    st.builds(ProposalSchedule, count=st.integers(2, 5), sigma=st.floats(0.1, 0.6), rho=st.floats(0.0, 0.95)),
+)
+rules = st.one_of(
+    st.just(OpposedShift()),
+    st.just(ConstantShift(direction=(1.0, 0.0))),
+    st.just(RandomShift()),
+    st.just(GreedyShift(critic=upwards)),
+    st.builds(BurstShift, step=st.integers(0, 3), direction=st.just((1.0, 0.0))),
+    st.builds(Spender, st.floats(-0.1, 0.5)),
+)
+fallbacks = st.sampled_from(
+    [
+        (),
+        (FallbackEntry(name="stop", fallback=FixedFallback((0.0, 0.0))),),
+        (FallbackEntry(name="center", fallback=CenterFallback(), unverified=True),),
+    ]
+)
+
+
+def count(program_parts, schedule, horizon, level, attack):
+    """Trials that stay below the level at every step without abstaining."""
+    env = Line(noise=0.02)
+    program = CausalProgram.for_space(env.action_space, **program_parts)
+    wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=horizon, attack=attack)
+    hits = 0
+    for trial in range(TRIALS):
+        # The attacked trials have their own streams: the two counts are independent.
+        streams = Streams(root=0, arm="nominal" if attack is None else "attacked", trial=trial)
+        recorder, row = run_trial(
+            wrapped, Push(), horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
+        )
+        hits += row.outcome == "horizon" and all(step.reward <= level for step in recorder.steps)
+    return hits
+
+
+@settings(max_examples=20)
+@given(
+    schedule=schedules,
+    rule=rules,
+    entries=fallbacks,
+    width=st.floats(0.3, 1.0),
+    horizon=st.integers(1, 5),
+    budget=st.floats(0.0, 0.6),
+    level=st.floats(0.1, 0.6),
+)
+def test_random_programs_never_fall_below_their_certificate(schedule, rule, entries, width, horizon, budget, level):
+    # False-alarm rate: at most 2e-6 an example (one delta for each count), 4e-5 in all.
+    parts = {"verifier": BoxVerifier(low=(-width, -width), high=(width, width)), "fallbacks": entries}
+    nominal = count(parts, schedule, horizon, level, None)
+    attack = Attack(rule=rule, limit=energy_limit(budget, schedule), schedules=schedule)
+    attacked = count(parts, schedule, horizon, level, attack)
+    proof = certify_event(
+        nominal, TRIALS, delta=DELTA, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
+    )
+    assert proof.lower_at(budget) <= clopper_pearson_upper(attacked, TRIALS, delta=DELTA)
