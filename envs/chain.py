@@ -56,7 +56,7 @@ class Chain(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     """Walk on the chain; reaching the dangerous state costs 1 and ends the episode. Observation: the state."""
 
     def __init__(self, spec: ChainSpec) -> None:
-        self.spec = spec
+        self._chain = spec
         self.observation_space = gymnasium.spaces.Box(0.0, float(spec.danger), (1,), np.float64)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
         self.render_mode = None
@@ -67,13 +67,13 @@ class Chain(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     ) -> tuple[NDArray[np.float64], dict[str, object]]:
         """Begin at the start; the seed changes nothing."""
         super().reset(seed=seed)
-        self._state = self.spec.start
+        self._state = self._chain.start
         return np.array([float(self._state)]), {}
 
     def step(self, action: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, object]]:
         """Move by the action's sign and size."""
-        self._state = self.spec.after(self._state, float(action[0]))
-        is_danger = self._state == self.spec.danger
+        self._state = self._chain.after(self._state, float(action[0]))
+        is_danger = self._state == self._chain.danger
         return np.array([float(self._state)]), float(self._state), is_danger, False, {"cost": float(is_danger)}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, roots_hermitenorm
 
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.envs.chain import ChainSpec
@@ -17,7 +17,7 @@ from ccfs.shifts import fit
 
 __all__ = ["ChainAdversary", "ChainSolution", "solve", "step_law"]
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(96)
+_NODES, _WEIGHTS = roots_hermitenorm(96)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
