@@ -25,11 +25,11 @@ from ccfs.certificates.images import (
     NoFilter,
     NoiseStream,
     ProjectedBand,
-    folded,
     load_shipped,
     shipped_names,
 )
 from ccfs.certificates.images.counting import Counter
+from ccfs.certificates.images.fused import fused
 from ccfs.certificates.images.int8 import quantized
 from ccfs.certificates.images.models import ZOO
 
@@ -76,7 +76,7 @@ def main() -> None:
     center = rng.random((size, size, channels), dtype=np.float32)
     image = torch.from_numpy(center.transpose(2, 0, 1).copy())
     original = load_shipped(arguments.network)
-    fast = folded(original)
+    fast = fused(original, size)
     calibration = torch.from_numpy(rng.random((100, channels, size, size), dtype=np.float32))
     calibration += sigma * torch.randn(calibration.shape, generator=torch.Generator().manual_seed(0))
     small = quantized(original, calibration.contiguous(memory_format=torch.channels_last))

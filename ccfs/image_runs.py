@@ -20,6 +20,7 @@ from ccfs.certificates.images import (
     load_images,
     load_shipped,
 )
+from ccfs.certificates.images.fused import fused
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +83,7 @@ class ImageRun(BaseModel):
         if self.checkpoint is not None:
             return folded(load_checkpoint(self.checkpoint, arch=self.arch))
         network = load_shipped(str(self.network))
-        return self._int8(network) if self.int8 else folded(network)
+        return self._int8(network) if self.int8 else fused(network, 28 if self.dataset == "mnist" else 32)
 
     def _int8(self, network: nn.Module) -> nn.Module:
         """Calibrate on the first 500 training images with fixed noise."""

@@ -18,6 +18,7 @@ from ccfs.certificates.images import (
     shipped_names,
 )
 from ccfs.certificates.images.counting import Counter
+from ccfs.certificates.images.fused import fused
 from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
 from ccfs.certificates.images.resnet import cifar_resnet
@@ -133,3 +134,22 @@ def test_counts_of_a_shipped_network_do_not_depend_on_the_batch_size(batch):
     expected = Counter(model, 1.0, rule, 10, 100).count(center, noise, 600)
     assert len({item.rejected for item in expected}) == 3
     assert Counter(model, 1.0, rule, 10, batch).count(center, noise, 600) == expected
+
+
+@pytest.mark.parametrize("name", ["mnist-small", "cifar-32x2", "cifar-48-full"])
+def test_fused_network_gives_the_folded_answers_and_still_has_gradients(name):
+    architecture = ARCHITECTURES[name]
+    model = randomized(build(architecture))
+    images = torch.rand(9, architecture.channels, architecture.size, architecture.size)
+    images = images.contiguous(memory_format=torch.channels_last)
+    quick, plain = fused(model, architecture.size), folded(model)
+    assert type(quick).__name__ == "Fused", "this build of torch lost the fused path: it is only slower, look why"
+    with torch.inference_mode():
+        assert torch.allclose(quick(images), plain(images), rtol=1e-5, atol=1e-5)
+    variable = images.clone().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(quick(variable).sum(), variable)
+    assert float(gradient.abs().max()) > 0.0
+
+
+def test_fused_returns_the_folded_network_where_it_cannot_help():
+    assert type(fused(randomized(cifar_resnet(8)), 32)).__name__ == "Normalized"
