@@ -20,8 +20,8 @@ def fused(model: nn.Module, size: int) -> nn.Module:
     """Return a faster form of a network built by `networks.build`, for images of `size` by `size` pixels.
 
     Convolution, shortcut and rectifier run as one oneDNN operation on weights in oneDNN's own layout. Where that is not
-    available, or differs from the folded network by more than rounding on a probe, the folded network itself is returned. Inputs
-    that need a gradient take the folded path.
+    available, or differs from the folded network by more than rounding on a probe, the folded network itself is
+    returned. Inputs that need a gradient take the folded path.
     """
     require_torch()
     import torch
