@@ -17,7 +17,7 @@ _xvelp: Any = _compat.stock("utils.task_utils").get_body_xvelp
 
 _AGENT, _GOAL_BUTTON = 1, 2
 _PREFIXES = {"vases": ("vase", 4), "pillars": ("pillar", 8), "gremlins": ("gremlin", 16), "buttons": ("button", 32)}
-_BUTTON = _PREFIXES["buttons"][1]
+_VASE, _BUTTON = _PREFIXES["vases"][1], _PREFIXES["buttons"][1]
 
 # How far a body's speed, read from its free joint, may lie from stock's Jacobian product: that adds the spin times
 # the rounding error of a centre of mass, below 1e-11 for spins under 1e3 and positions under 100, and the rounding
@@ -65,7 +65,7 @@ class Costs:
             if name == "hazards":
                 cost["cost_hazards"] = float(self._inside_hazard(obstacle.size))
             elif name == "vases":
-                cost["cost_vases_contact"] = float(any(pair & 4 for pair in touches))
+                cost["cost_vases_contact"] = float(any(pair & _VASE for pair in touches))
                 cost["cost_vases_velocity"] = float(self._vase_moves(obstacle))
             elif name != "buttons":
                 bit = _PREFIXES[name][1]

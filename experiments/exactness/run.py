@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from drivers import Driver
 
-from ccfs.envs import is_fast, make
+from ccfs.envs import fast, is_fast, make
 from ccfs.envs.selftest import same_bits
 
 HERE = Path(__file__).parent
@@ -35,6 +35,18 @@ TASKS = [
     for level in (1, 2)
 ]
 GOAL, WIDE_GOAL = 0.3, 0.8
+
+
+def source_digest() -> str:
+    """Return a SHA-256 over the modules that make up the fast environment, in alphabetical order."""
+    folder = Path(fast.__file__).parent
+    digest = hashlib.sha256()
+    for path in [*sorted(folder.glob("_[a-z]*.py")), folder / "fast.py"]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCE = source_digest()
 
 
 def compare_hidden(stock: Any, ours: Any, where: str) -> None:
@@ -110,6 +122,7 @@ def study(task: str, seeds: int, steps: int) -> dict[str, object]:
         "differences": 0,
         "events": dict(sorted(events.items())),
         "sha256_of_steps": digest.hexdigest(),
+        "sha256_of_source": SOURCE,
         "versions": {name: version(name) for name in ("safety-gymnasium", "mujoco", "gymnasium", "numpy")}
         | {"python": platform.python_version(), "machine": platform.machine()},
     }
