@@ -159,6 +159,7 @@ def attack(
     from ccfs.certificates.images import read_counts
     from ccfs.certificates.images.attack import SearchPlan, cohort
     from ccfs.certificates.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
+    from ccfs.certificates.images.summary import rounded_down, rounded_up
     from ccfs.image_runs import read_run
 
     console = Console()
@@ -197,8 +198,9 @@ def attack(
     broken = inside_sound_radius(endpoints)
     for item in verified:
         console.print(
-            f"image {item.index}: {item.selected} -> {item.target} at distance {item.distance:.4f}, inside the "
-            f"substituted radius (at least {item.radius_lower:.4f}), certified radius {item.sound_radius:.4f}"
+            f"image {item.index}: {item.selected} -> {item.target} at distance {rounded_up(item.distance or 0.0)}, "
+            f"inside the substituted radius (at least {rounded_down(item.radius_lower or 0.0)}), certified radius "
+            f"{rounded_down(item.sound_radius)}"
         )
     console.print(f"{len(verified)} verified label changes inside substituted radii, {len(broken)} inside sound radii")
     if broken:

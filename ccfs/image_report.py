@@ -19,6 +19,7 @@ from ccfs.certificates.images.summary import (
     line,
     retention,
     rounded_down,
+    rounded_up,
     scaled_thresholds,
     verdicts,
 )
@@ -148,7 +149,7 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
                 "after": _picture(shown),
                 "from": images.classes[item.selected],
                 "to": images.classes[item.target],
-                "distance": f"{item.distance:.4f}",
+                "distance": rounded_up(item.distance),
                 "radius": rounded_down(item.radius_lower or 0.0),
                 "sound": rounded_down(item.sound_radius),
                 "is_inside_sound": item.distance < item.sound_radius,
@@ -180,7 +181,8 @@ _PAGE = """<!doctype html>
  .unsound { color: #a33; } .wrong { background: #fff3f0; } .scroll { overflow-x: auto; }
  img.pixels { width: 48px; height: 48px; image-rendering: pixelated; display: block; }
  figure { margin: 1rem 0; } figure img { max-width: 100%; }
- .pair { display: inline-flex; gap: .6rem; align-items: center; margin: .4rem 1.2rem .4rem 0; }
+ .pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(31rem, 1fr)); gap: .8rem; }
+ .pair { display: flex; gap: .6rem; align-items: center; }
  .pair img { width: 80px; height: 80px; image-rendering: pixelated; }
 </style>
 <h1>Image certificates</h1>
@@ -205,6 +207,7 @@ threshold. The line in red is no certificate: the decision can change inside tha
 {% if pairs is not none %}
 <h2>Verified label changes inside the substituted radius</h2>
 {% if not pairs %}<p>The attack found none.</p>{% endif %}
+<div class="pairs">
 {% for pair in pairs %}
 <div class="pair"><img src="{{ pair.before }}" alt="image {{ pair.index }}"><span>&rarr;</span>
 <img src="{{ pair.after }}" alt="image {{ pair.index }} moved">
@@ -212,6 +215,7 @@ threshold. The line in red is no certificate: the decision can change inside tha
 at least {{ pair.radius }}<br>certified radius {{ pair.sound }}{% if pair.is_inside_sound %}
 <strong class="unsound">INSIDE A CERTIFIED RADIUS</strong>{% endif %}</span></div>
 {% endfor %}
+</div>
 {% endif %}
 <h2>Images</h2>
 <div class="scroll"><table>

@@ -114,8 +114,8 @@ def pair_error_upper(winner: int, loser: int) -> float:
     Under the null that the winner's mass is at most the loser's, its count given both is binomial with success
     probability at most 1/2 (paper, appendix on boundary confirmation). No counts at all give 1.
 
-    >>> pair_error_upper(3, 0), pair_error_upper(0, 0)
-    (0.125, 1.0)
+    >>> f"{pair_error_upper(3, 0):.6f}", pair_error_upper(0, 0)
+    ('0.125000', 1.0)
     """
     top, other = _checks.count("winner", winner), _checks.count("loser", loser)
     if top == 0:

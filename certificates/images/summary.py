@@ -19,6 +19,7 @@ __all__ = [
     "line",
     "retention",
     "rounded_down",
+    "rounded_up",
     "scaled_thresholds",
     "table_lines",
     "verdicts",
@@ -63,6 +64,16 @@ def rounded_down(radius: float, places: int = 4) -> str:
     if radius == float("inf"):
         return "inf"
     whole, rest = divmod(Fraction(radius) * 10**places // 1, 10**places)
+    return f"{whole}.{rest:0{places}d}"
+
+
+def rounded_up(distance: float, places: int = 4) -> str:
+    """Return a distance in decimals, rounded up exactly.
+
+    >>> rounded_up(0.2), rounded_up(0.25)
+    ('0.2001', '0.2500')
+    """
+    whole, rest = divmod(-(-Fraction(distance) * 10**places // 1), 10**places)
     return f"{whole}.{rest:0{places}d}"
 
 
