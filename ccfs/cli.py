@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from ccfs import __version__, image_cli, run_cli, train_cli
+from ccfs import __version__, image_cli, report_cli, run_cli, train_cli
 
 app = typer.Typer(
     name="ccfs",
@@ -14,6 +14,7 @@ app = typer.Typer(
 )
 app.add_typer(image_cli.app)
 app.add_typer(run_cli.app)
+app.add_typer(report_cli.app)
 app.add_typer(train_cli.app)
 
 

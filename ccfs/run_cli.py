@@ -50,12 +50,14 @@ def run(
 def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: bool = False) -> None:
     """Certify a steered cart in half a minute; with --protocol, print the demo's protocol to start your own."""
     from ccfs.demo import TEXT, demo_protocol
+    from ccfs.report import write_report
 
     if protocol:
         typer.echo(TEXT, nl=False)
         return
     with _one_line_errors():
-        _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
+        store = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
+        typer.echo(f"Report: {write_report(store)}")
 
 
 @app.command()
@@ -122,7 +124,7 @@ def audit(
     )
 
 
-def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> None:
+def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> Store:
     from ccfs.certify import certify as certify_store
     from ccfs.rollouts import run as run_protocol
 
@@ -137,6 +139,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
         engine.close()
     _print_certificates(documents)
     typer.echo(f"Results: {root}")
+    return store
 
 
 @contextmanager

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from numbers import Real
-from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,10 @@ def real(name: str, value: object) -> float:
     """Return `value` as a float that may be infinite but not NaN; refuse bools, strings, arrays and None."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.floating, np.integer)):
         raise TypeError(f"`{name}` must be a real number, got {value!r} of type {type(value).__name__}.")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"`{name}` must be within the range of a double, got a larger number.") from None
     if math.isnan(number):
         raise ValueError(f"`{name}` must be a number, got nan. Check the computation that produced it.")
     if math.isfinite(number) and number != value:
@@ -77,10 +78,10 @@ def delta(value: object) -> float:
 
 
 def count(name: str, value: object, *, minimum: int = 0) -> int:
-    """Return `value` as an int at least `minimum`; refuse bools and floats, even whole ones."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, SupportsIndex):
+    """Return `value` as an int at least `minimum`; refuse bools, arrays, tensors and floats, even whole ones."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{name}` must be an integer, got {value!r} of type {type(value).__name__}.")
-    number = operator.index(value)
+    number = int(value)
     if not number >= minimum:
         raise ValueError(f"`{name}` must be at least {minimum}, got {number}.")
     return number
@@ -96,8 +97,12 @@ def tally(successes: object, trials: object) -> tuple[int, int]:
 
 
 def counts(name: str, values: Sequence[int] | NDArray[np.int64], *, minimum_length: int = 2) -> tuple[int, ...]:
-    """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__") or not hasattr(values, "__getitem__"):
+    """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels.
+
+    A mapping from label to count is refused: iterating it would give its keys.
+    """
+    is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes, bytearray))
+    if not is_sequence:
         raise TypeError(f"`{name}` must be a sequence of integers, got {values!r} of type {type(values).__name__}.")
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise ValueError(f"`{name}` must have one dimension, got shape {values.shape}.")

@@ -18,12 +18,14 @@ def read_document(text: str, name: str, version: int) -> dict[str, object]:
     """Return the entries of the JSON object `text` without its format and version, which must be as given."""
     try:
         document = json.loads(text, object_pairs_hook=_without_repeats)
-    except json.JSONDecodeError as error:
+    except CertificateError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise CertificateError(f"a certificate must be a JSON document: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) != name:
         raise CertificateError(f'the certificate must have `"format": "{name}"`.')
     found = document.pop("version", None)
-    if found != version:
+    if type(found) is not int or found != version:
         raise CertificateError(f"the certificate has format version {found!r}; this release reads {version}.")
     return document
 

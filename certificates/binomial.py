@@ -13,6 +13,7 @@ from ccfs.certificates.validated import (
     exact,
     lower_float,
     precision,
+    refined,
     upper_float,
 )
 
@@ -52,8 +53,7 @@ def clopper_pearson_lower(successes: int, trials: int, *, delta: float) -> float
     level = _checks.delta(delta)
     if hits == 0:
         return 0.0
-    with precision():
-        return max(lower_float(binomial_root(hits, total, level)), 0.0)
+    return max(lower_float(refined(lambda: binomial_root(hits, total, level))), 0.0)
 
 
 def clopper_pearson_upper(successes: int, trials: int, *, delta: float) -> float:
@@ -70,8 +70,7 @@ def clopper_pearson_upper(successes: int, trials: int, *, delta: float) -> float
     level = _checks.delta(delta)
     if hits == total:
         return 1.0
-    with precision():
-        return min(upper_float(1 - binomial_root(total - hits, total, level)), 1.0)
+    return min(upper_float(refined(lambda: 1 - binomial_root(total - hits, total, level))), 1.0)
 
 
 def hoeffding_lower(successes: int, trials: int, *, delta: float) -> float:
@@ -150,8 +149,7 @@ def anytime_lower(successes: int, trials: int, *, delta: float, prior: tuple[flo
     weights = (_checks.positive("prior[0]", prior[0]), _checks.positive("prior[1]", prior[1]))
     if hits == 0:
         return 0.0
-    with precision():
-        return max(lower_float(anytime_root(hits, total, level, weights)), 0.0)
+    return max(lower_float(refined(lambda: anytime_root(hits, total, level, weights))), 0.0)
 
 
 def bonferroni(delta: float, count: int) -> float:
@@ -173,7 +171,7 @@ def winner_pvalue(winner: int, competitor: int) -> float:
     Paper, endpoint confirmation: given how many draws carry either label, the winner's count is binomial with success
     probability at most 1/2 under the hypothesis, so its upper tail at 1/2 is a valid p-value.
 
-    Assumes: independent draws; the two labels were named before these draws.
+    Assumes: independent draws whose number was fixed in advance; the two labels were named before them.
 
     Args:
         winner: draws that carry the declared winner.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from flint import arb
@@ -23,6 +24,8 @@ from ccfs.certificates.validated import exact, lower_float, precision
 __all__ = [
     "PAPER_ORDERS",
     "ConditionalCertificate",
+    "CovariancePremise",
+    "DiameterPremise",
     "cost",
     "diameter_kl_counts",
     "diameter_kl_radius",
@@ -173,20 +176,43 @@ def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CovariancePremise:
+    """At every center closer than `ball` the retained covariance is at most covariance_ratio * sigma^2, by proof."""
+
+    covariance_ratio: float
+    ball: float
+    orders: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiameterPremise:
+    """No two retained points are farther apart than `diameter`."""
+
+    diameter: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionalCertificate:
     """The filtered decision is `label` at every center closer than `radius`, with the stated error.
 
     `lower` bounds the conditional probability of `label` from below, `upper` every competitor's from above, among
-    retained proposals, simultaneously with probability at least 1 - delta. Assumes: the geometric premise of the rule.
+    retained proposals, simultaneously with probability at least 1 - delta. Assumes: `premise`.
     """
 
     label: int
     radius: float
     lower: float
     upper: float
+    counts: tuple[int, ...]
+    sigma: float
     delta: float
-    retained: int
     rule: str
+    premise: CovariancePremise | DiameterPremise
+
+    @property
+    def retained(self) -> int:
+        """Proposals that the filter kept."""
+        return sum(self.counts)
 
 
 def renyi_counts(
@@ -204,7 +230,7 @@ def renyi_counts(
     Half of `delta` bounds the selected conditional probability from below, the other half all competitors' from above.
 
     Assumes: the covariance premise of `renyi_radius`; given how many proposals were retained, their labels are
-    independent draws; `selected` was chosen on other proposals.
+    independent draws (so the number of proposals was fixed in advance); `selected` was chosen on other proposals.
 
     Args:
         counts: retained proposals per label, at least two labels.
@@ -215,14 +241,8 @@ def renyi_counts(
         ball: R, as in `renyi_radius`.
         orders: Renyi orders to try.
     """
-    levels = tuple(orders)
-    return _from_counts(
-        counts,
-        selected,
-        delta,
-        "renyi",
-        lambda p, q: renyi_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball, orders=levels),
-    )
+    premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=tuple(orders))
+    return _from_counts(counts, selected, sigma, delta, "renyi", premise, _renyi)
 
 
 def reverse_kl_counts(
@@ -235,13 +255,8 @@ def reverse_kl_counts(
     ball: float = math.inf,
 ) -> ConditionalCertificate | Abstention:
     """Certify from retained label counts by `reverse_kl_radius`. Assumes and Args: as `renyi_counts`."""
-    return _from_counts(
-        counts,
-        selected,
-        delta,
-        "reverse-kl",
-        lambda p, q: reverse_kl_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball),
-    )
+    premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
+    return _from_counts(counts, selected, sigma, delta, "reverse-kl", premise, _renyi)
 
 
 def forward_kl_counts(
@@ -254,37 +269,54 @@ def forward_kl_counts(
     ball: float = math.inf,
 ) -> ConditionalCertificate | Abstention:
     """Certify from retained label counts by `forward_kl_radius`. Assumes and Args: as `renyi_counts`."""
-    return _from_counts(
-        counts,
-        selected,
-        delta,
-        "forward-kl",
-        lambda p, q: forward_kl_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball),
-    )
+    premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
+    return _from_counts(counts, selected, sigma, delta, "forward-kl", premise, _forward_kl)
 
 
 def diameter_kl_counts(
     counts: Sequence[int] | NDArray[np.int64], *, selected: int, sigma: float, diameter: float, delta: float
 ) -> ConditionalCertificate | Abstention:
     """Certify from retained label counts by `diameter_kl_radius`. Assumes: its premise, and as `renyi_counts`."""
-    return _from_counts(
-        counts, selected, delta, "diameter-kl", lambda p, q: diameter_kl_radius(p, q, sigma=sigma, diameter=diameter)
-    )
+    premise = DiameterPremise(diameter=diameter)
+    return _from_counts(counts, selected, sigma, delta, "diameter-kl", premise, _diameter_kl)
 
 
 def odds_counts(
     counts: Sequence[int] | NDArray[np.int64], *, selected: int, sigma: float, diameter: float, delta: float
 ) -> ConditionalCertificate | Abstention:
     """Certify from retained label counts by `odds_radius`. Assumes: its premise, and as `renyi_counts`."""
-    return _from_counts(counts, selected, delta, "odds", lambda p, q: odds_radius(p, q, sigma=sigma, diameter=diameter))
+    premise = DiameterPremise(diameter=diameter)
+    return _from_counts(counts, selected, sigma, delta, "odds", premise, _odds)
+
+
+_Premise = TypeVar("_Premise", CovariancePremise, DiameterPremise)
+
+
+def _renyi(p: float, q: float, sigma: float, premise: CovariancePremise) -> float:
+    ratio, ball, orders = premise.covariance_ratio, premise.ball, premise.orders
+    return renyi_radius(p, q, sigma=sigma, covariance_ratio=ratio, ball=ball, orders=orders)
+
+
+def _forward_kl(p: float, q: float, sigma: float, premise: CovariancePremise) -> float:
+    return forward_kl_radius(p, q, sigma=sigma, covariance_ratio=premise.covariance_ratio, ball=premise.ball)
+
+
+def _diameter_kl(p: float, q: float, sigma: float, premise: DiameterPremise) -> float:
+    return diameter_kl_radius(p, q, sigma=sigma, diameter=premise.diameter)
+
+
+def _odds(p: float, q: float, sigma: float, premise: DiameterPremise) -> float:
+    return odds_radius(p, q, sigma=sigma, diameter=premise.diameter)
 
 
 def _from_counts(
     counts: Sequence[int] | NDArray[np.int64],
     selected: int,
+    sigma: float,
     delta: float,
     rule: str,
-    radius: Callable[[float, float], float],
+    premise: _Premise,
+    radius: Callable[[float, float, float, _Premise], float],
 ) -> ConditionalCertificate | Abstention:
     tallies = _checks.counts("counts", counts)
     label = _checks.count("selected", selected)
@@ -293,12 +325,12 @@ def _from_counts(
     half, each = bonferroni(delta, 2), bonferroni(delta, 2 * (len(tallies) - 1))
     retained = sum(tallies)
     if retained == 0:
-        radius(0.0, 1.0)  # a wrong premise is refused whether or not anything was retained
+        radius(0.0, 1.0, sigma, premise)  # a wrong premise is refused whether or not anything was retained
         return Abstention(reason="no proposal was retained, so nothing is known about the conditional labels")
     lower = clopper_pearson_lower(tallies[label], retained, delta=half)
     strongest = max(count for other, count in enumerate(tallies) if other != label)
     upper = clopper_pearson_upper(strongest, retained, delta=each)
-    certified = radius(lower, upper)
+    certified = radius(lower, upper, sigma, premise)
     if not certified > 0.0:
         return Abstention(
             reason=f"the lower bound {lower:.6g} on label {label} does not exceed the upper bound {upper:.6g} "
@@ -309,9 +341,11 @@ def _from_counts(
         radius=certified,
         lower=lower,
         upper=upper,
+        counts=tallies,
+        sigma=sigma,
         delta=_checks.delta(delta),
-        retained=retained,
         rule=rule,
+        premise=premise,
     )
 
 

@@ -50,10 +50,16 @@ class JointMassCertificate:
     radius: float
     lower: float
     upper: float
+    counts: tuple[int, ...]
+    rejected: int
     sigma: float
     delta: float
-    trials: int
     rule: str
+
+    @property
+    def trials(self) -> int:
+        """Proposals drawn, rejected ones included."""
+        return sum(self.counts) + self.rejected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +88,9 @@ def certify_counts(
     from below (whose complement bounds all competitors together; Sheikholeslami et al., 2022), and each competitor's
     mass from above. The smaller of the two competitor bounds is used.
 
-    Assumes: counts and rejections are of independent Gaussian proposals of scale `sigma` around one center; filter and
-    classifier are fixed; `selected` was chosen without these proposals.
+    Assumes: counts and rejections are of independent Gaussian proposals of scale `sigma` around one center, their
+    number fixed in advance (not drawn until enough are retained); filter and classifier are fixed; `selected` was
+    chosen without these proposals.
 
     Args:
         counts: retained proposals per label, at least two labels.
@@ -258,8 +265,9 @@ def _certificate(
         radius=joint_mass_radius(lower, upper, scale),
         lower=lower,
         upper=upper,
+        counts=tally.counts,
+        rejected=tally.rejected,
         sigma=scale,
         delta=_checks.delta(delta),
-        trials=tally.trials,
         rule=rule,
     )

@@ -16,7 +16,10 @@ __all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
 
 def fraction_upper(value: Fraction) -> float:
     """Return the least double that is at least `value`."""
-    nearest = float(value)
+    try:
+        nearest = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.nextafter(math.inf, 0.0)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
@@ -81,7 +84,10 @@ class ProposalSchedule:
         count, rho = _block(self.count, self.rho)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "rho", rho)
-        object.__setattr__(self, "sigma", _checks.positive("sigma", self.sigma))
+        sigma = _checks.positive("sigma", self.sigma)
+        if not 1e-150 <= sigma <= 1e150:
+            raise ValueError(f"`sigma` must be between 1e-150 and 1e150, so that a charge is a double, got {sigma}.")
+        object.__setattr__(self, "sigma", sigma)
 
     @classmethod
     def from_multiplier(cls, count: int, sigma: float, multiplier: float) -> ProposalSchedule:
@@ -107,8 +113,10 @@ class ProposalSchedule:
         """Draw the complete block, shape (count, d): one shared innovation first, then one of its own per proposal.
 
         The number of normals drawn never depends on what is accepted later: drawing until acceptance would change the
-        law that the theorem charges for.
+        law that the theorem charges for. A center that is not finite gives proposals that are not.
         """
+        if center.ndim != 1:
+            raise ValueError(f"`center` must have shape (d,), got {center.shape}.")
         shared = rng.standard_normal(center.shape[0])
         own = rng.standard_normal((self.count, center.shape[0]))
         noise = math.sqrt(self.rho) * shared + math.sqrt(1.0 - self.rho) * own

@@ -91,8 +91,8 @@ def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[Pr
     2.0
     """
     table = np.asarray(shifts)
-    if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
-        raise TypeError(f"`shifts` must be a float array [steps, dim], got {table.dtype} of shape {table.shape}.")
+    if table.ndim != 2 or table.dtype.kind != "f" or table.dtype.itemsize > 8:
+        raise TypeError(f"`shifts` must be an array [steps, dim] of doubles, got {table.dtype} of shape {table.shape}.")
     if not np.isfinite(table).all():
         raise ValueError("`shifts` must be finite, got nan or infinity. Refuse such a shift before charging it.")
     schedules = _schedules(schedule)
@@ -155,6 +155,8 @@ class TrajectoryCertificate:
         size = _checks.nonnegative("budget", budget)
         with precision():
             mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
+        if mu == math.inf:
+            return 1.0 if self.p_lower == 1.0 else 0.0
         return event_lower(self.p_lower, mu)
 
     def curve(self, points: int = 101, budget: float | None = None) -> tuple[tuple[float, float], ...]:
@@ -183,7 +185,8 @@ class TrajectoryCertificate:
                 raise CertificateError(f"`{name}` is {stored} on the certificate but {derived} from its counts.")
 
     def to_json(self) -> str:
-        """Return the certificate as a JSON document that `from_json` reads back without loss."""
+        """Return the certificate as a JSON document that `from_json` reads back without loss; recheck it first."""
+        self.recheck()
         document = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -202,7 +205,7 @@ class TrajectoryCertificate:
         document = read_document(text, _FORMAT, _VERSION)
         try:
             certificate = cls(
-                event=str(document.pop("event")),
+                event=_event_name(document.pop("event")),
                 successes=_checks.count("successes", document.pop("successes")),
                 trials=_checks.count("trials", document.pop("trials"), minimum=1),
                 delta=_checks.delta(document.pop("delta")),
@@ -215,7 +218,7 @@ class TrajectoryCertificate:
             )
             stored = {name: document.pop(name) for name in _DERIVED}
         except (KeyError, TypeError, ValueError) as error:
-            raise CertificateError(f"not a valid trajectory certificate: {error}") from error
+            raise CertificateError(f"not a valid trajectory certificate: {type(error).__name__}: {error}") from error
         if document:
             raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
         certificate.recheck()
@@ -283,7 +286,7 @@ def certify_event(
     schedules = _schedules(schedule)
     p_lower = rule.lower(hits, total, delta=bonferroni(delta, claims))
     return TrajectoryCertificate(
-        event=event,
+        event=_event_name(event),
         successes=hits,
         trials=total,
         delta=_checks.delta(delta),
@@ -296,6 +299,12 @@ def certify_event(
     )
 
 
+def _event_name(event: object) -> str:
+    if not isinstance(event, str):
+        raise TypeError(f"`event` must be a string, got {event!r}.")
+    return event
+
+
 def _schedules(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> tuple[ProposalSchedule, ...]:
     entries = (schedule,) if isinstance(schedule, ProposalSchedule) else tuple(schedule)
     if not entries or not all(isinstance(entry, ProposalSchedule) for entry in entries):
@@ -304,8 +313,9 @@ def _schedules(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> tuple
 
 
 def _stored_schedules(entries: object) -> tuple[ProposalSchedule, ...]:
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise TypeError(f"`schedule` must be a list of objects with count, sigma and rho, got {entries!r}.")
+    names = {"count", "sigma", "rho"}
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) and set(entry) == names for entry in entries):
+        raise TypeError("`schedule` must be a list of objects with exactly count, sigma and rho.")
     return _schedules([ProposalSchedule(**entry) for entry in entries])
 
 

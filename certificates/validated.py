@@ -7,6 +7,7 @@ So nothing here can be unsound by lack of precision, only loose, and SciPy's ans
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -23,19 +24,36 @@ __all__ = [
     "normal_cdf",
     "normal_quantile",
     "precision",
+    "refined",
     "upper_float",
 ]
 
 WORKING_BITS = 128
-_ENOUGH_BITS = 60  # a ball this narrow straddles at most one double
-_NEWTON_STEPS = 40
+_ROUNDING_BITS = 4 * WORKING_BITS  # not to widen a ball while it is rounded
+_SPARE_BITS = 58  # of the working precision; what is left is narrower than a double's spacing
+_NEWTON_STEPS = 400
+# The working precision is one setting for all threads of the process.
+_LOCK = threading.RLock()
 
 
 @contextmanager
 def precision(bits: int = WORKING_BITS) -> Iterator[None]:
-    """Work with at least `bits` bits inside the block."""
-    with ctx.workprec(max(bits, int(ctx.prec))):
+    """Work with exactly `bits` bits inside the block, one thread at a time, so that results are the same everywhere."""
+    with _LOCK, ctx.workprec(bits):
         yield
+
+
+def refined(enclose: Callable[[], arb]) -> arb:
+    """Return the ball that `enclose` gives at the first of three precisions at which its lower double is decided.
+
+    Without this, the last bit of a bound could depend on where the enclosure's iteration started.
+    """
+    for bits in (WORKING_BITS, 2 * WORKING_BITS, 4 * WORKING_BITS):
+        with precision(bits):
+            ball = enclose()
+            if lower_float(ball) == lower_float(ball.upper()) and upper_float(ball) == upper_float(ball.lower()):
+                break
+    return ball
 
 
 def exact(value: int | float | Fraction) -> arb:
@@ -47,16 +65,18 @@ def exact(value: int | float | Fraction) -> arb:
 
 def lower_float(ball: arb) -> float:
     """Return the greatest double that is at most every point of `ball`."""
-    bound = _finite(ball).lower()
-    nearest = float(bound)
-    while arb(nearest) > bound:
-        nearest = math.nextafter(nearest, -math.inf)
-    return nearest
+    with precision(_ROUNDING_BITS):
+        bound = _finite(ball).lower()
+        nearest = float(bound)
+        while arb(nearest) > bound:
+            nearest = math.nextafter(nearest, -math.inf)
+        return nearest
 
 
 def upper_float(ball: arb) -> float:
     """Return the least double that is at least every point of `ball`."""
-    return -lower_float(-ball)
+    with precision(_ROUNDING_BITS):  # negation rounds, too
+        return -lower_float(-ball)
 
 
 def normal_cdf(x: arb) -> arb:
@@ -83,7 +103,7 @@ def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
     if successes < trials * float(p):
         return 1 - binomial_upper_tail(trials - successes + 1, trials, 1 - p)
     odds = p / (1 - p)
-    small = arb(2) ** -(_ENOUGH_BITS + 8)
+    small = arb(2) ** (_SPARE_BITS - 12 - int(ctx.prec))
     term, total, rest = arb(1), arb(1), arb(0)
     for done in range(successes, trials):
         ratio = odds * (trials - done) / (done + 1)
@@ -107,16 +127,16 @@ def binomial_root(successes: int, trials: int, delta: float) -> arb:
     if successes == 1:
         return -((-level).log1p() / trials).expm1()
     failures = trials - successes
-    log_scale = _log_binomial(trials, successes) + arb(successes).log()
+    log_choices = _log_binomial(trials, successes)
+    log_scale = log_choices + arb(successes).log()
+    guess = float(special.betaincinv(successes, failures + 1, delta))
+    if not 0.0 < guess < 1.0:
+        guess = float(((level.log() - log_choices) / successes).exp())  # of the leading term alone
 
     def slope(p: arb) -> arb:
         return (log_scale + (successes - 1) * p.log() + failures * (1 - p).log()).exp()
 
-    return _newton(
-        lambda p: binomial_upper_tail(successes, trials, p) - level,
-        slope,
-        float(special.betaincinv(successes, failures + 1, delta)),
-    )
+    return _newton(lambda p: binomial_upper_tail(successes, trials, p) - level, slope, guess)
 
 
 def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, float]) -> arb:
@@ -156,26 +176,28 @@ def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: flo
     the root (mean value theorem); nothing is returned without that.
     """
     point = min(max(guess, 1e-300), 1.0 - 2.0**-53) if math.isfinite(guess) else 0.5
-    enclosure: arb | None = None
+    here, enclosure = arb(point), None
     for _ in range(_NEWTON_STEPS):
-        here = arb(point)
         residual = value(here)
         step = -residual / slope(here)
-        candidate = arb(point, float(step.abs_upper()) * 2.0 + point * 2.0**-60)
+        reach = 2 * step.abs_upper() + here.abs_upper() * arb(2) ** (8 - int(ctx.prec))
+        candidate = (here - reach).union(here + reach)
         image = here - residual / slope(candidate)
         if candidate.contains_interior(image):
             enclosure = image if enclosure is None else enclosure.intersection(image)
-            if enclosure.rel_accuracy_bits() >= _ENOUGH_BITS:
+            if enclosure.rel_accuracy_bits() >= ctx.prec - _SPARE_BITS:
                 return enclosure
-        following = float((here + step).mid())
-        if not 0.0 < following < 1.0:
-            following = point / 2 if not following > 0.0 else (1.0 + point) / 2
-        if following == point and enclosure is not None:
-            return enclosure
-        point = following
+        here = _inside(here, (here + step).mid())
     if enclosure is None:
         raise ArithmeticError(f"no proved enclosure of the root near {guess}; no bound is issued")
     return enclosure
+
+
+def _inside(here: arb, following: arb) -> arb:
+    """Return the next point of the iteration, half way to the nearer end where a step leaves (0, 1)."""
+    if following > 0 and following < 1:
+        return following
+    return ((1 + here) / 2).mid() if following >= 1 else (here / 2).mid()
 
 
 def _log_binomial(trials: int, successes: int) -> arb:

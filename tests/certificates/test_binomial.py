@@ -203,17 +203,36 @@ def test_clopper_pearson_closed_forms() -> None:
     assert clopper_pearson_upper(7, 7, delta=0.05) == 1.0
 
 
-@pytest.mark.parametrize(("size", "printed"), [(2_432, 4.112e-7), (64_000, 1.5625e-8)])
-def test_bonferroni_reproduces_the_paper(size: int, printed: float) -> None:
-    assert bonferroni(0.001, size) == pytest.approx(printed, rel=1e-4)
+@pytest.mark.parametrize(("size", "printed"), [(2_432, 4.112e-7), (114, 8.772e-6), (64_000, 1.5625e-8)])
+def test_bonferroni_reproduces_the_errors_of_the_paper(size: int, printed: float) -> None:
+    """Families: attack cohort 128 (2 * 9 + 1), boundary confirmation 6 * 2 * 9 + 6, external confirmation."""
+    share = bonferroni(0.001, size)
+    assert share == pytest.approx(printed, rel=1e-4)
+    assert Fraction(share) <= Fraction(0.001) / size < Fraction(math.nextafter(share, 1.0))
 
 
-def test_bonferroni_family_sizes_follow_from_the_studies() -> None:
-    """Attack cohort: 128 images, 9 tests at 2 endpoints and 1 bound; boundary study: 6 pairs of endpoints."""
-    assert 128 * (2 * (10 - 1) + 1) == 2_432
-    assert 6 * 2 * 9 + 6 == 114
-    for size in (2_432, 114, 64_000):
-        assert Fraction(bonferroni(0.001, size)) * size <= Fraction(0.001)
+@given(st.integers(0, 300), st.integers(1, 300), st.floats(1e-12, 0.9))
+def test_hoeffding_lower_is_just_below_mpmath(successes: int, trials: int, delta: float) -> None:
+    if successes > trials:
+        return
+    value = hoeffding_lower(successes, trials, delta=delta)
+    with mpmath.workdps(50):
+        truth = mpmath.mpf(successes) / trials - mpmath.sqrt(-mpmath.log(mpmath.mpf(delta)) / (2 * trials))
+        assert value <= max(truth, 0)
+        assert value == 0.0 or truth <= math.nextafter(math.nextafter(value, 1.0), 1.0)
+
+
+@given(st.integers(2, 400), st.data())
+def test_cohort_lower_never_exceeds_one_success_less(trials: int, data) -> None:
+    """At delta = 0.99 the Clopper-Pearson part is out of the way and (s - 1) / n, rounded down, is what is left."""
+    successes = data.draw(st.integers(1, trials))
+    value = Fraction(cohort_lower(successes, trials, delta=0.99))
+    assert value <= Fraction(successes - 1, trials)
+    assert (
+        clopper_pearson_lower(successes, trials, delta=0.99)
+        > value
+        >= Fraction(successes - 1, trials) - Fraction(1, 2**53)
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,6 +269,10 @@ def test_winner_pvalue_never_rounds_to_zero() -> None:
         (0, 0, 0.1, ValueError, "`trials` must be at least 1, got 0"),
         (1.0, 2, 0.1, TypeError, "`successes` must be an integer, got 1.0"),
         (True, 2, 0.1, TypeError, "`successes` must be an integer, got True"),
+        (np.array([1]), 2, 0.1, TypeError, "`successes` must be an integer, got array"),
+        (1, 2, 10**400, ValueError, "`delta` must be within the range of a double"),
+        (1, 2, Fraction(1, 10), ValueError, "`delta` must be exactly representable as a double"),
+        (1, 2, np.longdouble("0.1"), ValueError, "`delta` must be exactly representable as a double"),
         (1, math.nan, 0.1, TypeError, "`trials` must be an integer, got nan"),
     ],
 )

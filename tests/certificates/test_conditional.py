@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.conditional import (
     PAPER_ORDERS,
     ConditionalCertificate,
@@ -238,6 +239,49 @@ def test_conditional_counts_cover_by_enumeration_and_abstain_on_nothing(certify,
     nothing = certify([0, 0])
     assert isinstance(nothing, Abstention)
     assert "no proposal was retained" in nothing.reason
+
+
+def test_conditional_counts_spend_half_of_delta_on_each_side_and_keep_their_premise() -> None:
+    counts, delta, sigma = [700, 200, 50], 0.001, 0.7
+    lower = clopper_pearson_lower(700, 950, delta=bonferroni(delta, 2))
+    upper = clopper_pearson_upper(200, 950, delta=bonferroni(delta, 4))
+    geometry = {"sigma": sigma, "covariance_ratio": 1.7, "ball": 0.45}
+    expected = {
+        renyi_counts: renyi_radius(lower, upper, **geometry),
+        reverse_kl_counts: reverse_kl_radius(lower, upper, **geometry),
+        forward_kl_counts: forward_kl_radius(lower, upper, **geometry),
+    }
+    for certify, radius in expected.items():
+        result = certify(counts, selected=0, delta=delta, **geometry)
+        assert (result.lower, result.upper, result.radius) == (lower, upper, radius)
+        assert (result.counts, result.sigma, result.delta) == ((700, 200, 50), sigma, delta)
+        assert (result.premise.covariance_ratio, result.premise.ball) == (1.7, 0.45)
+    assert 0.0 < expected[forward_kl_counts] < expected[reverse_kl_counts] <= expected[renyi_counts] <= 0.45
+    for certify, radius in {diameter_kl_counts: diameter_kl_radius, odds_counts: odds_radius}.items():
+        result = certify(counts, selected=0, delta=delta, sigma=sigma, diameter=1.3)
+        assert (result.lower, result.upper) == (lower, upper)
+        assert result.radius == radius(lower, upper, sigma=sigma, diameter=1.3)
+        assert result.premise.diameter == 1.3
+
+
+@given(pairs(), st.floats(0.05, 3.0), st.floats(0.2, 5.0), st.floats(0.1, 9.0))
+def test_radii_are_just_below_their_formulas_in_mpmath(pair, sigma: float, ratio: float, diameter: float) -> None:
+    """Oracle: the printed formulas at 80 digits, for orders 1 and 3."""
+    assume(pair[0] < 1.0 and pair[1] > 0.0)
+    with mpmath.workdps(80):
+        p, q, s, v, d = (mpmath.mpf(x) for x in (*pair, sigma, ratio, diameter))
+        forward = p * mpmath.log(2 * p / (p + q)) + q * mpmath.log(2 * q / (p + q))
+        cases = {
+            renyi_radius(*pair, sigma=sigma, covariance_ratio=ratio, orders=(3.0,)): s
+            * mpmath.sqrt(2 * truth(3.0, *pair) / (3 * v)),
+            reverse_kl_radius(*pair, sigma=sigma, covariance_ratio=ratio): s * mpmath.sqrt(2 * truth(1.0, *pair) / v),
+            forward_kl_radius(*pair, sigma=sigma, covariance_ratio=ratio): s * mpmath.sqrt(2 * forward / v),
+            diameter_kl_radius(*pair, sigma=sigma, diameter=diameter): 2 * s**2 / d * mpmath.sqrt(2 * forward),
+            odds_radius(*pair, sigma=sigma, diameter=diameter): s**2 / d * mpmath.log(p / q),
+        }
+        for value, exact in cases.items():
+            assert value <= exact
+            assert exact - value <= 4e-16 * exact + 1e-25
 
 
 def test_conditional_counts_abstain_without_a_lead() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
@@ -111,6 +112,29 @@ def test_certify_counts_splits_delta_as_the_algorithm_says() -> None:
     assert certificate.upper == pytest.approx(min(explicit, complement), rel=1e-15)
     assert certificate.radius == joint_mass_radius(certificate.lower, certificate.upper, 0.25)
     assert (certificate.label, certificate.trials, certificate.rule) == (0, 1000, "simultaneous")
+    assert (certificate.counts, certificate.rejected, certificate.sigma) == ((800, 60, 20), 120, 0.25)
+
+
+def test_certify_counts_uses_the_complement_at_a_third_of_delta_where_that_is_smaller() -> None:
+    certificate = certify_counts([700, 100], 200, selected=0, sigma=1.0, delta=0.001)
+    crowded = certify_counts([700, 60, 40], 200, selected=0, sigma=1.0, delta=0.001)
+    explicit = clopper_pearson_upper(60, 1000, delta=bonferroni(0.001, 6))
+    assert crowded.upper == min(explicit, complement_upper(900, 1000, bonferroni(0.001, 3)))
+    binary = complement_upper(900, 1000, bonferroni(0.001, 3))
+    assert certificate.upper == min(clopper_pearson_upper(100, 1000, delta=bonferroni(0.001, 3)), binary)
+
+
+def complement_upper(kept: int, trials: int, delta: float) -> float:
+    """One minus the lower bound, rounded up."""
+    truth = 1 - Fraction(clopper_pearson_lower(kept, trials, delta=delta))
+    nearest = float(truth)
+    return nearest if Fraction(nearest) >= truth else math.nextafter(nearest, 1.0)
+
+
+def test_complement_counts_upper_is_the_complement_rounded_up() -> None:
+    for rejected in (0, 3, 200, 500):
+        result = complement_counts([700, 100, 1], rejected, selected=0, sigma=1.0, delta=0.001)
+        assert result.upper == complement_upper(700 + rejected, 801 + rejected, bonferroni(0.001, 2))
 
 
 def test_explicit_and_complement_split_delta_in_halves() -> None:
@@ -263,7 +287,7 @@ def test_unsound_diagnostics_say_so_first() -> None:
 
 
 def test_joint_mass_radius_upper_bounds_the_radius_from_the_other_side() -> None:
-    assert joint_mass_radius_upper(0.4, 0.2, 1.0) >= joint_mass_radius(0.4, 0.2, 1.0)
+    assert joint_mass_radius_upper(0.4, 0.2, 1.0) == math.nextafter(joint_mass_radius(0.4, 0.2, 1.0), 1.0)
     assert joint_mass_radius_upper(0.2, 0.4, 1.0) == 0.0
 
 
@@ -287,6 +311,8 @@ def test_more_confidence_never_gives_a_larger_radius(counts: list[int], rejected
         (([1, 2.5], 0, 0, 1.0, 0.1), TypeError, r"`counts\[1\]` must be an integer, got 2.5"),
         (([1, math.nan], 0, 0, 1.0, 0.1), TypeError, r"`counts\[1\]` must be an integer, got nan"),
         (("12", 0, 0, 1.0, 0.1), TypeError, "`counts` must be a sequence of integers"),
+        ((Counter({207: 12, 3: 900}), 0, 0, 1.0, 0.1), TypeError, "`counts` must be a sequence of integers"),
+        (({0: 12, 1: 3}, 0, 0, 1.0, 0.1), TypeError, "`counts` must be a sequence of integers"),
         ((np.zeros((2, 2), dtype=int), 0, 0, 1.0, 0.1), ValueError, "`counts` must have one dimension"),
         (([1, 2], -1, 0, 1.0, 0.1), ValueError, "`rejected` must be at least 0, got -1"),
         (([1, 2], 0, 2, 1.0, 0.1), ValueError, "`selected` must be a label index below 2, got 2"),

@@ -81,6 +81,13 @@ def test_event_lower_falls_with_the_shift(p: float, mu: float, more: float) -> N
     assert event_lower(p, mu + more) <= event_lower(p, mu)
 
 
+@pytest.mark.parametrize(("a", "b"), [(1 - 2**-53, 0.5), (0.5, 1e-30), (1 - 2**-53, 5e-324), (0.3, 5e-324)])
+def test_radius_is_finite_and_just_below_the_truth_at_the_ends(a: float, b: float) -> None:
+    with mpmath.workdps(60):
+        assert is_just_below(radius(a, b, 1.0), (quantile(a) - quantile(b)) / 2)
+        assert is_just_below(-radius_upper(a, b, 1.0), -(quantile(a) - quantile(b)) / 2)
+
+
 def test_edges() -> None:
     assert event_lower(0.3, 0.0) == event_upper(0.3, 0.0) == 0.3
     assert event_lower(0.999, 1e6) == 0.0

@@ -13,6 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from ccfs.certificates._documents import decode_float, encode_float
+from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.schedule import ProposalSchedule
@@ -123,6 +125,41 @@ def test_budget_keeps_the_target_and_is_not_wasteful(p: float, q: float, sigma: 
     assert value == pytest.approx(truth, rel=1e-9, abs=1e-12 * sigma)
 
 
+@given(st.integers(1, 256), st.floats(0.01, 3.0), st.floats(1.01, 4.0), st.floats(0.05, 0.95))
+def test_budget_and_curve_round_against_us(successes: int, sigma: float, multiplier: float, target: float) -> None:
+    """In exact fractions: B^2 charge <= mu^2, and the curve at B belongs to a mu that is not below sqrt(charge) B."""
+    schedule = ProposalSchedule.from_multiplier(4, sigma, multiplier)
+    certificate = certify_event(
+        successes, 256, delta=0.01, family=1, target=target, schedule=schedule, bound="clopper-pearson"
+    )
+    if certificate.is_certified:
+        assert Fraction(certificate.budget) ** 2 * schedule.charge_exact <= Fraction(certificate.mu) ** 2
+        direct = budget(certificate.p_lower, target, sigma=sigma, kappa=schedule.kappa)
+        assert direct == pytest.approx(certificate.budget, rel=1e-14)
+        assert Fraction(direct) ** 2 * Fraction(schedule.kappa) <= Fraction(certificate.mu) ** 2 * Fraction(sigma) ** 2
+    at = sigma / 3
+    exact_mu = math.sqrt(schedule.charge_exact) * at
+    assert certificate.lower_at(at) <= event_lower(certificate.p_lower, exact_mu * (1 - 1e-15))
+    assert certificate.lower_at(at) == pytest.approx(event_lower(certificate.p_lower, exact_mu), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("hoeffding", hoeffding_lower),
+        ("cohort", cohort_lower),
+        ("clopper-pearson", clopper_pearson_lower),
+        ("anytime", anytime_lower),
+    ],
+)
+def test_each_bound_rule_is_its_function(name: str, function) -> None:
+    for successes in (1, 7, 20):
+        certificate = certify(successes=successes, trials=20, bound=name, delta=0.2, family=2)
+        assert certificate.p_lower == function(successes, 20, delta=0.1)
+    values = {rule: certify(successes=1, trials=20, bound=rule.value, delta=0.2, family=1).p_lower for rule in Bound}
+    assert values[Bound.COHORT] == 0.0 < values[Bound.ANYTIME] < values[Bound.CLOPPER_PEARSON]
+
+
 @given(st.floats(0.01, 0.999), st.floats(0.01, 0.999))
 def test_mu_certified_round_trip_is_sound(p: float, q: float) -> None:
     """At the certified mu the event comparison gives the target back, up to one rounding step of the comparison."""
@@ -175,6 +212,7 @@ def test_certificate_curve_falls_from_p_lower_through_the_target() -> None:
     assert curve[10][1] == pytest.approx(certificate.target, abs=1e-12)
     assert all(a[1] >= b[1] for a, b in pairwise(curve))
     assert certificate.lower_at(certificate.budget) >= certificate.target - 1e-15
+    assert certificate.lower_at(1e308) == 0.0
 
 
 def test_certificate_without_success_certifies_nothing_and_still_has_a_curve() -> None:
@@ -228,6 +266,13 @@ def test_bounds_state_different_premises_for_cohorts_and_iid_draws() -> None:
         ("bound", "guess"),
         ("successes", 211.0),
         ("successes", "211"),
+        ("event", None),
+        ("event", {"a": 1}),
+        ("version", True),
+        ("version", 1.0),
+        ("delta", 10**400),
+        ("schedule", [{"count": 4, "sigma": 0.2}]),
+        ("schedule", [{"count": 4, "sigma": 0.2, "rho": 59 / 63, "extra": 1}]),
     ],
 )
 def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: object) -> None:
@@ -254,14 +299,28 @@ def test_certificate_from_json_refuses_repeated_entries_and_non_json() -> None:
         TrajectoryCertificate.from_json(text[:-5])
     with pytest.raises(CertificateError, match="format"):
         TrajectoryCertificate.from_json("[1, 2]")
+    with pytest.raises(CertificateError, match="JSON"):
+        TrajectoryCertificate.from_json("[" * 100_000)
+    with pytest.raises(CertificateError, match="JSON"):
+        TrajectoryCertificate.from_json(text.replace('"trials": 256', f'"trials": {"9" * 6_000}'))
+
+
+def test_certificate_of_certainty_round_trips() -> None:
+    """No count gives a lower bound of 1, so that no certificate has an infinite mu; the encoding keeps it all the same."""
+    assert decode_float("mu", encode_float(math.inf)) == math.inf
+    assert decode_float("mu", encode_float(None)) is None
+    assert decode_float("mu", encode_float(0.25)) == 0.25
 
 
 def test_recheck_names_what_differs() -> None:
     good = goal2(211, FOUR, "hoeffding")
     good.recheck()
     fields = {name: getattr(good, name) for name in good.__slots__}
+    forged = TrajectoryCertificate(**{**fields, "p_lower": 0.9})
     with pytest.raises(CertificateError, match=r"`p_lower` is 0\.9 on the certificate"):
-        TrajectoryCertificate(**{**fields, "p_lower": 0.9}).recheck()
+        forged.recheck()
+    with pytest.raises(CertificateError, match=r"`p_lower` is 0\.9 on the certificate"):
+        forged.to_json()
 
 
 def certify(**changes) -> TrajectoryCertificate:
@@ -313,7 +372,10 @@ def test_certify_event_refuses(changes: dict[str, object], error, message: str) 
         (lambda: rho_for_multiplier(1, 1.05), ValueError, "`multiplier` must be 1 for a single proposal"),
         (lambda: budget(0.9, 0.5, sigma=0.2, kappa=0.5), ValueError, "`kappa` must be at least 1, got 0.5"),
         (lambda: energy(np.array([[math.nan]]), ONE), ValueError, "`shifts` must be finite"),
-        (lambda: energy(np.array([0.1]), ONE), TypeError, "`shifts` must be a float array"),
+        (lambda: energy(np.array([0.1]), ONE), TypeError, r"`shifts` must be an array \[steps, dim\] of doubles"),
+        (lambda: energy(np.ones((1, 1), np.longdouble), ONE), TypeError, "of doubles, got float128"),
+        (lambda: ProposalSchedule(count=1, sigma=1e-200), ValueError, "`sigma` must be between 1e-150 and 1e150"),
+        (lambda: ONE.sample_block(np.zeros((2, 2)), np.random.default_rng(0)), ValueError, "`center` must have shape"),
         (lambda: energy(np.zeros((3, 2)), [ONE, ONE]), ValueError, "one per step, got 2 for 3 steps"),
         (lambda: goal2(211, ONE, "cohort").lower_at(-1.0), ValueError, "`budget` must be at least 0"),
         (lambda: goal2(211, ONE, "cohort").lower_at(math.nan), ValueError, "`budget` must be a number"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
-from flint import arb, fmpq
+from flint import arb, ctx, fmpq
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special
 
 from ccfs.certificates import validated
+from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.gaussian import radius
 from ccfs.certificates.validated import (
     binomial_root,
     binomial_upper_tail,
@@ -84,6 +88,42 @@ def test_binomial_root_does_not_depend_on_the_proposal(monkeypatch, guess: float
         assert lower_float(found) == lower_float(expected)
 
 
-def test_precision_never_lowers_the_working_precision() -> None:
-    with precision(300), precision(64):
-        assert (arb(1) / 3).rel_accuracy_bits() >= 290
+def test_precision_is_the_same_whatever_the_ambient_one() -> None:
+    expected = clopper_pearson_upper(9, 19, delta=0.001), radius(0.8, 0.1, 0.3)
+    for bits in (2, 20, 1_000):
+        with ctx.workprec(bits):
+            assert (clopper_pearson_upper(9, 19, delta=0.001), radius(0.8, 0.1, 0.3)) == expected
+            assert ctx.prec == bits
+
+
+def test_precision_is_safe_in_threads() -> None:
+    cases = [(successes, 97) for successes in range(1, 97, 5)]
+
+    def bounds(_: int) -> list[float]:
+        return [anytime_lower(*case, delta=0.01) + clopper_pearson_lower(*case, delta=0.01) for case in cases]
+
+    expected = bounds(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == expected for found in pool.map(bounds, range(8)))
+
+
+def test_binomial_root_does_not_depend_on_a_slightly_wrong_proposal(monkeypatch) -> None:
+    """A certificate rechecked with another SciPy must give the same double."""
+    propose = special.betaincinv
+    cases = [(30_000, 100_000, 0.001), (99_900, 100_000, 1e-8), (17, 40, 0.2), (3, 1_000, 1e-200)]
+    expected = [(clopper_pearson_lower(s, n, delta=d), clopper_pearson_upper(s, n, delta=d)) for s, n, d in cases]
+    for error in (1e-4, -1e-8, 1e-12):
+        monkeypatch.setattr(validated.special, "betaincinv", lambda a, b, d, e=error: propose(a, b, d) * (1 + e))
+        found = [(clopper_pearson_lower(s, n, delta=d), clopper_pearson_upper(s, n, delta=d)) for s, n, d in cases]
+        assert found == expected
+
+
+def test_newton_issues_nothing_that_is_not_contained() -> None:
+    """From 0.9 the first Newton image of p^50 = 2^-50 is far from 1/2; a function without root gets no enclosure."""
+    with precision():
+        root = validated._newton(
+            lambda p: (50 * p.log()).exp() - arb(2) ** -50, lambda p: 50 * (49 * p.log()).exp(), 0.9
+        )
+        assert root.contains(exact(0.5))
+        with pytest.raises(ArithmeticError, match="no bound is issued"):
+            validated._newton(lambda p: p.exp(), lambda p: p.exp(), 0.5)

@@ -1,0 +1,104 @@
+"""Trajectory drawings of a report: what a drawing gets, what it gives, and which one an environment has."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from ccfs.protocol import Arm, Protocol
+from ccfs.protocols import Vector
+from ccfs.trace import Trace
+
+__all__ = ["DRAWINGS", "Disc", "Drawing", "Panel", "PathGroup", "Rule", "Shown", "drawing_for", "totals"]
+
+DRAWINGS: dict[str, str] = {"ccfs.envs.corridor:make": "ccfs.envs.drawings:corridor"}
+"""The drawing of each environment that has one, both as "module:callable". Others get `totals`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shown:
+    """Trajectories of one arm to draw: nominal, or under one attack."""
+
+    attack: str
+    traces: tuple[Trace, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PathGroup:
+    """Paths, arrays [points, 2], that share a name and a colour; the bold one, if any, stands for all."""
+
+    name: str
+    paths: tuple[Vector, ...]
+    bold: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A straight line to show from one point to another, such as a wall."""
+
+    name: str
+    start: tuple[float, float]
+    end: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disc:
+    """A round place on a map, such as a hazard; `kind` is "hazard", "goal" or "other"."""
+
+    name: str
+    center: tuple[float, float]
+    radius: float
+    kind: str = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Panel:
+    """One drawing: paths over time, or on a map, where a unit is as long across as up."""
+
+    caption: str
+    x_label: str
+    y_label: str
+    groups: tuple[PathGroup, ...]
+    rules: tuple[Rule, ...] = ()
+    discs: tuple[Disc, ...] = ()
+    is_map: bool = False
+
+
+Drawing: TypeAlias = Callable[[Protocol, Arm, Sequence[Shown]], Panel]
+"""Gets the protocol, an arm, its nominal trajectories and those under one attack (the same trials, the same noise)."""
+
+
+def drawing_for(protocol: Protocol, reference: str | None = None) -> Drawing:
+    """Return the drawing named by "module:callable", by default the environment's own; importing it runs its module."""
+    path = reference or DRAWINGS.get(protocol.environment.make)
+    if path is None:
+        return totals
+    module, _, name = path.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f'`drawing` must be an importable "module:callable", got {path!r}: {error}.') from error
+    if not callable(found):
+        raise ValueError(f"`drawing` must name a callable, got {path!r}.")
+    return cast(Drawing, found)
+
+
+def totals(protocol: Protocol, arm: Arm, shown: Sequence[Shown]) -> Panel:
+    """Draw the cost so far over time, or the reward so far where the environment reports no cost."""
+    has_cost = any(np.isfinite(trace.cost).any() for part in shown for trace in part.traces)
+    groups = []
+    for part in shown:
+        values = [trace.cost if has_cost else trace.reward for trace in part.traces]
+        paths = [np.column_stack([np.arange(len(run) + 1), np.append(0.0, np.nancumsum(run))]) for run in values]
+        groups.append(PathGroup(name=part.attack, paths=tuple(paths)))
+    what = "cost" if has_cost else "reward"
+    return Panel(
+        caption=f"Total {what} so far; each line is one trajectory.",
+        x_label="step",
+        y_label=f"total {what}",
+        groups=tuple(groups),
+    )

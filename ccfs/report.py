@@ -1,0 +1,195 @@
+"""A run as one page for people: self-contained HTML with the claims, what is not claimed, figures and provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from ccfs.certify import certificate_name
+from ccfs.counting import finished_batches
+from ccfs.drawings import Drawing, Shown, drawing_for
+from ccfs.hashing import canonical_json, text_digest
+from ccfs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
+from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.report_figures import (
+    DELTA,
+    Observed,
+    curve_figure,
+    drawing_figure,
+    observed,
+    overview_figure,
+    source_figure,
+)
+from ccfs.report_numbers import exact_text, lower_text, rate_text, upper_text
+from ccfs.report_sources import sources
+from ccfs.report_svg import glyph
+from ccfs.run_certificate import RunCertificate
+from ccfs.store import RunError, Store
+from ccfs.trace import Trace, traces
+
+__all__ = ["REPORT", "render", "write_report"]
+
+REPORT = "report.html"
+_DRAWN = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Claim:
+    """One certificate as the page shows it."""
+
+    file: str
+    document: RunCertificate
+    rates: tuple[Observed, ...]
+    figure: Markup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Figure:
+    title: str
+    figure: Markup
+    legend: tuple[tuple[str, str, str], ...] = ()
+    caption: str = ""
+
+
+def write_report(store: Store, *, drawing: str | None = None) -> Path:
+    """Write a certified run's report.html, add it to the manifest, and return its path.
+
+    No code that the protocol names is run; only `drawing`, if given, is imported.
+
+    Args:
+        store: a finished and certified run.
+        drawing: the trajectory drawing, "module:callable"; by default the environment's own, if we ship one.
+    """
+    page = render(store, drawing=drawing).encode()
+    with store.locked():
+        store.write(REPORT, page)
+        write_manifest(store, store.protocol())
+    return store.path(REPORT)
+
+
+def render(store: Store, *, drawing: str | None = None) -> str:
+    """Return the page. The same run gives the same bytes, wherever its folder stands."""
+    faults = [fault for fault in manifest_faults(store) if not fault.startswith(f"{REPORT}:")]
+    if faults:
+        raise RunError(f"{store.root}: {faults[0]} Audit this run before reporting on it.")
+    protocol = store.protocol()
+    claims = [_claim(store, arm, event.name) for arm in protocol.arms for event in protocol.events]
+    if any(claim.document.protocol != protocol.hash for claim in claims):
+        raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
+    files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
+    inputs = store.read_json("inputs.json")
+    environment = Environment(
+        loader=PackageLoader("ccfs", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text)
+    return environment.get_template("report.html.j2").render(
+        protocol=protocol,
+        claims=claims,
+        certified=sum(claim.document.trajectory.is_certified for claim in claims),
+        contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
+        overviews=_overviews(protocol, claims),
+        sources=[_source_figures(store, protocol, arm) for arm in protocol.arms],
+        drawings=_drawings(store, protocol, claims, drawing_for(protocol, drawing)),
+        interval=exact_text(100.0 * (1.0 - DELTA)),
+        glyph=lambda kind: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(
+            glyph(kind, 7.0, 7.0)
+        ),
+        observed_rate=rate_text,
+        kind="cohort" if protocol.trials.seeds is not None else "law",
+        files=files,
+        digest=text_digest(canonical_json(files)),
+        packages=_table(inputs, "packages"),
+        controllers=_table(inputs, "controllers"),
+        code=_table(inputs, "sources"),
+        protocol_text=json.dumps(protocol.model_dump(mode="json", exclude_defaults=True), indent=2, ensure_ascii=False),
+        manifest=MANIFEST,
+    )
+
+
+def _claim(store: Store, arm: Arm, event: str) -> _Claim:
+    spec = next(part for part in store.protocol().events if part.name == event)
+    name = certificate_name(arm, spec)
+    if not store.exists(name):
+        raise RunError(f"{store.path(name)}: is missing: the run is not certified. Run `ccfs certify` first.")
+    document = RunCertificate.from_bytes(store.read(name), where=str(store.path(name)))
+    proof = document.trajectory
+    rates = observed(proof, document.attacks)
+    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates))
+
+
+def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[_Figure]:
+    """Return one figure an event with the curves of all arms, where there is more than one arm."""
+    made = []
+    for event in protocol.events:
+        of_event = [
+            (claim.document.arm, claim.document.trajectory) for claim in claims if claim.document.event == event.name
+        ]
+        if len(of_event) > 1:
+            legend = tuple((f"line s{i % 6} dash{i // 6 % 3}", name, "") for i, (name, _) in enumerate(of_event))
+            made.append(_Figure(title=event.name, figure=overview_figure(of_event), legend=legend))
+    return made
+
+
+def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tuple[_Figure, ...]]:
+    made = []
+    for attack in (None, *protocol.attacks):
+        found = sources(store, protocol, arm, attack)
+        steps = max(sum(found.totals), 1)
+        legend = tuple(
+            (style, name, f"{100.0 * total / steps:.2f}%")
+            for style, name, total in zip(found.styles, found.names, found.totals, strict=True)
+        )
+        title = NOMINAL if attack is None else f"under {attack.name}"
+        made.append(_Figure(title=f"{title}, {found.trials} trials", figure=source_figure(found), legend=legend))
+    return arm.name, tuple(made)
+
+
+def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: Drawing) -> list[_Figure]:
+    """Draw each arm's nominal trajectories beside the same trials under the attack that succeeded most often."""
+    made = []
+    for arm in protocol.arms:
+        worst = _most_harmful(protocol, [claim for claim in claims if claim.document.arm == arm.name])
+        shown = [Shown(attack=NOMINAL, traces=_first_traces(store, protocol, arm, None))]
+        if worst is not None:
+            shown.append(Shown(attack=worst.name, traces=_first_traces(store, protocol, arm, worst)))
+        panel = draw(protocol, arm, shown)
+        legend = tuple((f"line s{i % 6}", group.name, "") for i, group in enumerate(panel.groups))
+        made.append(_Figure(title=arm.name, figure=drawing_figure(panel), legend=legend, caption=panel.caption))
+    return made
+
+
+def _most_harmful(protocol: Protocol, claims: Sequence[_Claim]) -> AttackSpec | None:
+    def successes(attack: AttackSpec) -> int:
+        return sum(
+            count.successes for claim in claims for count in claim.document.attacks if count.attack == attack.name
+        )
+
+    return min(protocol.attacks, key=successes, default=None)
+
+
+def _first_traces(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[Trace, ...]:
+    def stored() -> Sequence[Trace]:
+        found: list[Trace] = []
+        for batch in finished_batches(store, protocol, arm, attack):
+            steps, rows = (store.path(name) for name in batch.files[:2])
+            found += islice(traces(rows, steps), _DRAWN - len(found))
+            if len(found) >= _DRAWN:
+                break
+        return found
+
+    return tuple(stored())
+
+
+def _table(content: dict[str, object], key: str) -> dict[str, str]:
+    table = content.get(key)
+    return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}

@@ -1,0 +1,68 @@
+"""The commands that show a run to others: report writes its page, export its trajectories as a Minari dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+RunArgument = Annotated[Path, typer.Argument(help="Run directory.")]
+
+
+@app.command()
+def report(
+    run: RunArgument,
+    drawing: Annotated[
+        str | None, typer.Option(help='Trajectory drawing, "module:callable"; its module is imported and run.')
+    ] = None,
+) -> None:
+    """Write RUN/report.html: one page with the claims, what is not claimed, figures and provenance."""
+    from ccfs.report import write_report
+    from ccfs.store import Store
+
+    with _one_line_errors(run):
+        path = write_report(Store(run), drawing=drawing)
+    typer.echo(f"Report: {path}")
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    minari: Annotated[str, typer.Option(help="Dataset id, such as demo/steering-v0.")],
+    arm: Annotated[str | None, typer.Option(help="Which arm (controller/schedule), if there are several.")] = None,
+    attack: Annotated[str | None, typer.Option(help="Which attack; default the nominal trajectories.")] = None,
+) -> None:
+    """Export trajectories as a Minari dataset (extra `minari`).
+
+    Observations are not stored in a run, so each trajectory is replayed and compared with its stored hashes. Replaying
+    runs the code that the run's protocol names: read it before exporting a stranger's run.
+    """
+    from ccfs.minari_export import export_minari
+    from ccfs.store import Store
+
+    with _one_line_errors(run):
+        made = export_minari(Store(run), minari, arm=arm, attack=attack)
+    typer.echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
+    if made.left_out:
+        typer.echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+
+
+@contextmanager
+def _one_line_errors(run: Path) -> Iterator[None]:
+    """Turn the errors that a user can mend into one line and exit code 2."""
+    from ccfs.store import RunError
+
+    try:
+        if not run.is_dir():
+            raise ValueError(f"{run}: must be a run directory, but there is none.")
+        yield
+    except (RunError, ValueError, ImportError, RuntimeError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,218 @@
+"""The figures of a report as inline SVG: the certified curve, where actions came from, and trajectories."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.trajectory import TrajectoryCertificate
+from ccfs.drawings import Panel
+from ccfs.protocols import Vector
+from ccfs.report_numbers import exact_text, interval, lower_text, rate_text, upper_text
+from ccfs.report_sources import Sources
+from ccfs.report_svg import Chart
+from ccfs.run_certificate import AttackedCount
+
+__all__ = ["DELTA", "Observed", "curve_figure", "drawing_figure", "observed", "overview_figure", "source_figure"]
+
+DELTA = 0.05
+"""Failure probability of each interval around an observed rate; these describe and are no part of a claim."""
+_POINTS = 61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """An observed success rate beside what is certified at the same budget."""
+
+    name: str
+    budget: float
+    limit: str
+    certified: float
+    successes: int
+    trials: int
+    low: float
+    high: float
+
+    @property
+    def is_contradiction(self) -> bool:
+        """Whether even the upper end of the interval lies below the certified probability."""
+        return self.high < self.certified
+
+    @property
+    def words(self) -> str:
+        """The observation in words."""
+        return (
+            f"{self.name}: {self.successes} of {self.trials} = {rate_text(self.successes, self.trials)}, "
+            f"interval {lower_text(self.low)} to {upper_text(self.high)}"
+        )
+
+
+def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> tuple[Observed, ...]:
+    """Return the nominal rate at budget zero and each attack's rate at its budget."""
+    found = [_observed(proof, "nominal", 0.0, "no shift", proof.p_lower, proof.successes, proof.trials)]
+    for attack in attacks:
+        if not attack.trials:
+            continue
+        if attack.budget is None:
+            # Drawn at the Euclidean budget that has this energy at the greatest charge; certified by the energy itself.
+            size = math.sqrt(attack.energy_limit / max(proof.charges))
+            limit = f"energy {exact_text(attack.energy_limit)}"
+            certified = event_lower(proof.p_lower, math.nextafter(math.sqrt(attack.energy_limit), math.inf))
+        else:
+            size, limit = attack.budget, f"budget {exact_text(attack.budget)}"
+            certified = proof.lower_at(attack.budget)
+        found.append(_observed(proof, attack.attack, size, limit, certified, attack.successes, attack.trials))
+    return tuple(found)
+
+
+def _observed(
+    proof: TrajectoryCertificate, name: str, budget: float, limit: str, certified: float, successes: int, trials: int
+) -> Observed:
+    low, high = interval(successes, trials, proof.bound, delta=DELTA)
+    return Observed(
+        name=name,
+        budget=budget,
+        limit=limit,
+        certified=certified,
+        successes=successes,
+        trials=trials,
+        low=low,
+        high=high,
+    )
+
+
+def curve_figure(proof: TrajectoryCertificate, rates: Sequence[Observed]) -> Markup:
+    """Draw the certified probability against the budget, with the observed rates and their intervals."""
+    reach = _reach([proof], rates)
+    points = proof.curve(_POINTS, reach)
+    least = min(points[-1][1], proof.target, *(rate.low for rate in rates))
+    chart = _probability_chart(reach, least, f"Certified probability of {proof.event} against the shift budget")
+    floor = [(at, chart.y_range[0]) for at, _ in points]
+    chart.shapes.append(_region(chart, points, floor))
+    chart.line([(0.0, proof.target), (reach, proof.target)], "target", f"target {exact_text(proof.target)}")
+    chart.text(reach, proof.target, f"target {exact_text(proof.target)}", anchor="end", dy=-5)
+    chart.line(points, "curve s0", "certified lower bound")
+    _mark_budget(chart, proof, 0)
+    for kind, (rate, nudge) in enumerate(zip(rates, _nudges(chart, rates), strict=True)):
+        chart.whisker(
+            rate.budget, rate.low, rate.high, kind, at=rate.successes / rate.trials, nudge=nudge, title=rate.words
+        )
+    return chart.svg()
+
+
+def overview_figure(proofs: Sequence[tuple[str, TrajectoryCertificate]]) -> Markup:
+    """Draw the certified curves of several arms together."""
+    only = [proof for _, proof in proofs]
+    reach = _reach(only, ())
+    curves = [proof.curve(_POINTS, reach) for proof in only]
+    least = min([only[0].target, *(points[-1][1] for points in curves)])
+    chart = _probability_chart(reach, least, "Certified probability against the shift budget, all arms")
+    chart.line([(0.0, only[0].target), (reach, only[0].target)], "target")
+    chart.text(reach, only[0].target, f"target {exact_text(only[0].target)}", anchor="end", dy=-5)
+    for kind, ((name, proof), points) in enumerate(zip(proofs, curves, strict=True)):
+        chart.line(points, f"curve s{kind % 6} dash{kind // 6 % 3}", name)
+        _mark_budget(chart, proof, kind)
+    return chart.svg()
+
+
+def source_figure(found: Sources) -> Markup:
+    """Draw the shares of proposals, fallbacks and abstention over time, stacked; the rest has ended."""
+    chart = Chart(
+        x_range=(0.0, found.edges[-1]),
+        y_range=(0.0, 1.0),
+        label="Where actions came from, over time",
+        x_label="step",
+        y_label="share of trials",
+        width=320.0,
+        height=190.0,
+    )
+    base = [0.0] * found.shares.shape[1]
+    for style, row in zip(found.styles, found.shares.tolist(), strict=True):
+        top = [a + b for a, b in zip(base, row, strict=True)]
+        chart.area(base, top, found.edges, style)
+        base = top
+    return chart.svg()
+
+
+def drawing_figure(panel: Panel) -> Markup:
+    """Draw the paths of a panel."""
+    arrays = [path for group in panel.groups for path in (*group.paths, *_bold(group.bold))]
+    xs = [float(value) for path in arrays for value in path[:, 0] if math.isfinite(value)]
+    ys = [float(value) for path in arrays for value in path[:, 1] if math.isfinite(value)]
+    for rule in panel.rules:
+        xs += [rule.start[0], rule.end[0]]
+        ys += [rule.start[1], rule.end[1]]
+    for disc in panel.discs:
+        xs += [disc.center[0] - disc.radius, disc.center[0] + disc.radius]
+        ys += [disc.center[1] - disc.radius, disc.center[1] + disc.radius]
+    low, high = (min(ys), max(ys)) if ys else (0.0, 1.0)
+    margin = 0.04 * (high - low)
+    chart = Chart(
+        x_range=(min(xs), max(xs)) if xs else (0.0, 1.0),
+        y_range=(low - margin, high + margin),
+        label=panel.caption,
+        x_label=panel.x_label,
+        y_label=panel.y_label,
+        height=420.0 if panel.is_map else 300.0,
+        is_map=panel.is_map,
+    )
+    for disc in panel.discs:
+        chart.circle(*disc.center, disc.radius, f"disc {disc.kind}", disc.name)
+    for kind, group in enumerate(panel.groups):
+        for path in group.paths:
+            chart.line(_thinned(path.tolist()), f"path s{kind % 6}", group.name)
+    for rule in panel.rules:
+        chart.line([rule.start, rule.end], "rule", rule.name)
+        chart.text(*rule.end, rule.name, anchor="end", dx=-7, dy=12)
+    for kind, group in enumerate(panel.groups):
+        for path in _bold(group.bold):
+            chart.line(_thinned(path.tolist()), f"path bold s{kind % 6}", f"{group.name}: mean")
+    return chart.svg()
+
+
+def _probability_chart(reach: float, least: float, label: str) -> Chart:
+    floor = max(0.0, math.floor(10.0 * (least - 0.02)) / 10.0)
+    return Chart(
+        x_range=(0.0, reach), y_range=(floor, 1.0), label=label, x_label="total shift budget B", y_label="probability"
+    )
+
+
+def _reach(proofs: Sequence[TrajectoryCertificate], rates: Sequence[Observed]) -> float:
+    budgets = [proof.budget for proof in proofs if proof.budget is not None and proof.budget < math.inf]
+    reach = max([1.6 * budget for budget in budgets] + [1.25 * rate.budget for rate in rates], default=0.0)
+    return reach if reach > 0.0 else max(1.0 / math.sqrt(max(proof.charges)) for proof in proofs)
+
+
+def _region(chart: Chart, points: Sequence[tuple[float, float]], floor: Sequence[tuple[float, float]]) -> Markup:
+    path = "L".join(f"{chart.x(x):.1f} {chart.y(max(y, floor[0][1])):.1f}" for x, y in [*points, *reversed(floor)])
+    return Markup('<path class="region" d="M{}z"/>').format(path)
+
+
+def _mark_budget(chart: Chart, proof: TrajectoryCertificate, kind: int) -> None:
+    if proof.budget is not None and proof.budget < math.inf:
+        chart.line([(proof.budget, chart.y_range[0]), (proof.budget, proof.target)], f"drop s{kind % 6}")
+        if kind == 0:
+            chart.text(proof.budget, chart.y_range[0], f"B = {lower_text(proof.budget)}", dx=5, dy=-6)
+
+
+def _nudges(chart: Chart, rates: Sequence[Observed]) -> list[float]:
+    """Spread markers that share a budget, 10 pixels apart, around it (to its right at budget zero)."""
+    moves = []
+    for i, rate in enumerate(rates):
+        twins = [j for j, other in enumerate(rates) if abs(chart.x(other.budget) - chart.x(rate.budget)) < 5.0]
+        first = 5.0 if rate.budget == 0.0 else -5.0 * (len(twins) - 1)
+        moves.append(first + 10.0 * twins.index(i))
+    return moves
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    stride = math.ceil(len(points) / 150)
+    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
+
+
+def _bold(path: Vector | None) -> list[Vector]:
+    return [] if path is None else [path]

@@ -1,0 +1,267 @@
+"""The report says what the certificates say, rounded against us, escapes what it is given, and works in a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from fractions import Fraction
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from toy_protocol import contents, protocol
+from typer.testing import CliRunner
+
+from ccfs.audit import audit
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.trajectory import certify_event
+from ccfs.certify import certify
+from ccfs.cli import app
+from ccfs.drawings import Disc, Panel, PathGroup, drawing_for, totals
+from ccfs.executors import serial_engine
+from ccfs.report import render, write_report
+from ccfs.report_figures import drawing_figure, observed
+from ccfs.report_numbers import exact_text, interval, lower_text, upper_text
+from ccfs.report_sources import sources
+from ccfs.report_svg import ticks
+from ccfs.rollouts import run
+from ccfs.run_certificate import AttackedCount
+from ccfs.schedules import ProposalSchedule
+from ccfs.store import RunError, Store
+
+HOSTILE = '<script>document.title="owned"</script>&"'
+MANY = {
+    "text": ('name = "toy"', f"name = \"toy\"\ndescription = '{HOSTILE}'"),
+    "controllers": (
+        "[[schedules]]\nname = \"one\"",
+        '[[controllers]]\nname = "second"\nmake = "ccfs.envs.corridor:make_steering"\n\n[[schedules]]\nname = "one"',
+    ),
+    "events": (
+        '[[attacks]]\nname = "push"',
+        '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[events]]\nname = "cheap"\nevent = "cost_at_most"\n'
+        'arguments = { budget = 0.5 }\n\n[[attacks]]\nname = "noise"\nrule = "random"\nenergy = 0.5\n\n'
+        '[[attacks]]\nname = "push"',
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reported")
+    store = run(protocol(folder, trials=8, **MANY), folder / "run", serial_engine(), where="p")
+    certify(store)
+    return store
+
+
+@pytest.fixture
+def store(finished, tmp_path):
+    shutil.copytree(finished.root, tmp_path / "copy")
+    return Store(tmp_path / "copy")
+
+
+class _Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href", "action", "data", "poster")]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 6))
+def test_texts_round_against_us(value, decimals):
+    low, high = lower_text(value, decimals), upper_text(value, decimals)
+    unit = Fraction(1, 10**decimals)
+    assert Fraction(value) - unit < Fraction(low) <= Fraction(value) <= Fraction(high) < Fraction(value) + unit
+    assert float(exact_text(value)) == value
+
+
+def test_texts_refuse_nan_and_show_infinity():
+    with pytest.raises(ValueError, match="`value`"):
+        lower_text(float("nan"))
+    assert (lower_text(float("inf")), upper_text(float("-inf"))) == ("∞", "-∞")
+
+
+@pytest.mark.parametrize(("bound", "successes"), [(bound, s) for bound in Bound for s in (0, 1, 7, 20)])
+def test_interval_holds_the_rate_and_mirrors(bound, successes):
+    low, high = interval(successes, 20, bound, delta=0.05)
+    assert 0.0 <= low <= successes / 20 <= high <= 1.0
+    mirrored = interval(20 - successes, 20, bound, delta=0.05)
+    assert (mirrored[0], mirrored[1]) == pytest.approx((1.0 - high, 1.0 - low), abs=1e-15)
+
+
+def test_interval_is_clopper_and_pearsons():
+    """Oracle: exact tails at the ends are 0.025 (from binomial sums in fractions)."""
+    from math import comb
+
+    low, high = interval(3, 12, Bound.CLOPPER_PEARSON, delta=0.05)
+    p, q = Fraction(low), Fraction(high)
+    above = sum(comb(12, k) * p**k * (1 - p) ** (12 - k) for k in range(3, 13))
+    below = sum(comb(12, k) * q**k * (1 - q) ** (12 - k) for k in range(4))
+    assert above <= Fraction(0.025)
+    assert below <= Fraction(0.025)
+    assert float(above) == pytest.approx(0.025, abs=1e-12)
+    assert float(below) == pytest.approx(0.025, abs=1e-12)
+
+
+def test_observed_certifies_an_energy_limit_by_its_square_root():
+    steps = [ProposalSchedule(count=1, sigma=0.2), ProposalSchedule(count=1, sigma=0.4)]
+    proof = certify_event(90, 100, delta=0.05, family=1, target=0.5, schedule=steps, bound="clopper-pearson")
+    by_energy = AttackedCount(attack="a", budget=None, energy_limit=4.0, energy=1.0, successes=3, trials=100)
+    by_budget = AttackedCount(attack="b", budget=0.4, energy_limit=4.0, energy=1.0, successes=3, trials=100)
+    absent = AttackedCount(attack="c", budget=0.4, energy_limit=4.0, energy=0.0, successes=0, trials=0)
+    nominal, energy, budget = observed(proof, [by_energy, by_budget, absent])
+    assert (nominal.budget, nominal.certified) == (0.0, proof.p_lower)
+    assert energy.budget == pytest.approx(0.4)
+    assert energy.certified <= budget.certified == pytest.approx(energy.certified, abs=1e-12)
+    assert not nominal.is_contradiction
+    worse = AttackedCount(attack="d", budget=0.01, energy_limit=0.0025, energy=0.0, successes=3, trials=100)
+    assert observed(proof, [worse])[1].is_contradiction
+
+
+def test_ticks_cover_tiny_and_huge_ranges():
+    for low, high in ((0.0, 3e-9), (-2.0, 7e6), (0.7, 1.0)):
+        found = ticks(low, high)
+        assert 3 <= len(found) <= 8
+        assert low <= found[0] < found[-1] <= high
+
+
+def test_report_states_every_claim_and_its_limits(finished):
+    page = _Page(render(finished))
+    documents = list(finished.root.glob("certificates/*/*/*.json"))
+    assert len(documents) == 12
+    for path in documents:
+        document = certify_document(path)
+        assert " ".join(document.sentence.split()) in page.text
+        assert lower_text(document.trajectory.p_lower) in page.text
+    for words in ("What is not claimed", "the fallback center may run without", "average over the 8 reset seeds"):
+        assert words in page.text
+    assert finished.protocol().hash in page.text
+    assert "ccfs audit . --replay all" in page.text
+
+
+def certify_document(path):
+    from ccfs.run_certificate import RunCertificate
+
+    return RunCertificate.from_bytes(path.read_bytes(), where=str(path))
+
+
+def test_report_needs_nothing_else_and_escapes_everything(finished):
+    text = render(finished)
+    page = _Page(text)
+    assert page.links == []
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert re.findall(r"https?://|url\(|@import", text) == []
+    assert HOSTILE in page.text
+    assert "<script" not in text
+    assert str(finished.root) not in text
+
+
+def test_report_draws_a_figure_for_every_claim_source_and_arm(finished):
+    text = render(finished)
+    # 3 overviews (an event each), 12 claims, 4 arms with 3 source panels, 4 drawings; keys are drawn apart.
+    assert len(re.findall(r'<svg viewBox[^>]*role="img"', text)) == 3 + 12 + 12 + 4
+    assert text.count('<svg class="key"') == 12 * 3
+
+
+def test_report_joins_the_manifest_and_survives_audit(store):
+    first = write_report(store).read_bytes()
+    assert audit(store, replay=3).faults == ()
+    before = contents(store.root)
+    assert write_report(store).read_bytes() == first
+    assert contents(store.root) == before
+    certify(store)
+    assert contents(store.root) == before
+    store.path("report.html").write_bytes(first + b" ")
+    assert audit(store).faults == ("report.html: was changed after it was written.",)
+
+
+def test_report_refuses_a_changed_or_uncertified_run(store):
+    name = "certificates/steer/one/safe.json"
+    content = store.read(name)
+    store.path(name).write_bytes(content.replace(b"claim", b"clam", 1))
+    with pytest.raises(RunError, match="was changed"):
+        write_report(store)
+    assert not store.exists("report.html")
+
+
+def test_report_of_an_uncertified_run_says_what_to_do(tmp_path):
+    bare = run(protocol(tmp_path, trials=4), tmp_path / "run", serial_engine(), where="p")
+    done = CliRunner().invoke(app, ["report", str(bare.root)])
+    assert done.exit_code == 2
+    assert "ccfs certify" in done.output
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "absent")]).exit_code == 2
+
+
+def test_report_command_takes_another_drawing(store):
+    done = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.drawings:totals"])
+    assert done.exit_code == 0
+    assert "Total cost so far" in store.path("report.html").read_text(encoding="utf-8")
+    refused = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.drawings:absent"])
+    assert refused.exit_code == 2
+    assert "`drawing`" in refused.output
+
+
+def test_drawing_of_an_unknown_environment_is_the_totals(finished):
+    protocol = finished.protocol()
+    assert drawing_for(protocol).__name__ == "corridor"
+    other = protocol.model_copy(update={"environment": protocol.environment.model_copy(update={"make": "a:b"})})
+    assert drawing_for(other) is totals
+
+
+def test_drawing_figure_keeps_units_equal_on_a_map():
+    path = np.array([[0.0, 0.0], [4.0, 0.0], [np.nan, 1.0], [4.0, 1.0]])
+    disc = Disc(name="hazard <1>", center=(2.0, 0.5), radius=0.5, kind="hazard")
+    panel = Panel(caption="c", x_label="x", y_label="y", groups=(PathGroup(name="n", paths=(path,)),), discs=(disc,), is_map=True)  # fmt: skip  # noqa: E501
+    text = str(drawing_figure(panel))
+    assert "hazard &lt;1&gt;" in text
+    assert re.search(r'd="M[\d. ]+L[\d. ]+M[\d. ]+"', text), "a point that is not finite breaks the line"
+    (x0, y0), (x1, _), (_, y2) = (map(float, pair) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", text.split('class="line')[1])[:3])  # fmt: skip  # noqa: E501
+    assert (x1 - x0) / 4.0 == pytest.approx(y0 - y2, abs=0.3)
+
+
+def test_sources_count_every_recorded_step(finished):
+    protocol = finished.protocol()
+    found = sources(finished, protocol, protocol.arms[1], protocol.attacks[0])
+    assert found.names == ("proposal 1", "proposal 2", "proposal 3", "proposal 4", "fallback center", "abstained")
+    assert (found.trials, sum(found.totals)) == (8, 48)
+    assert found.shares.sum(axis=0) == pytest.approx(np.ones(6))
+
+
+@pytest.fixture(scope="module")
+def page(finished, tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(finished), encoding="utf-8")
+    return path
+
+
+def test_report_in_a_browser_shows_every_figure_and_runs_nothing(browser, page):
+    shown = browser.dom(page)
+    assert "<title>toy · CCFS report</title>" in shown
+    assert shown.count('role="img"') == 31
+
+
+@pytest.mark.parametrize(("dark", "ground"), [(False, (255, 255, 255)), (True, (15, 19, 24))])
+def test_report_in_a_browser_follows_the_colour_scheme(browser, page, tmp_path, dark, ground):
+    with Image.open(browser.screenshot(page, tmp_path / "page.png", width=900, height=600, dark=dark)) as picture:
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+    assert tuple(pixels[0]) == ground
+    assert len(np.unique(pixels, axis=0)) > 50
+
+
+def test_report_in_a_browser_fits_a_phone(browser, page):
+    width, height = browser.size(page, width=390)
+    assert width == 390
+    assert height > 2000
