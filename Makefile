@@ -34,7 +34,7 @@ lint: $(READY) ## ruff
 
 # mypy cannot follow the folder mapping of an editable install, so it checks an installed copy.
 $(TYPED)/.ready: $(READY) $(SOURCES)
-	@rm -rf $(TYPED)
+	@rm -rf $(TYPED) build/lib build/bdist.*
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --target $(TYPED) .
 	@touch $@
 

@@ -67,7 +67,8 @@ class _Collector(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        first = node.args[0] if node.args else None
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+        first = (node.args or named or [None])[0]
         if name in {"import_module", "__import__"} and isinstance(first, ast.Constant) and isinstance(first.value, str):
             self._add(first.value, node)
         self.generic_visit(node)
@@ -117,6 +118,10 @@ def fault(found: Import, path: PurePosixPath) -> str | None:
             return f"the runtime imports `{found.name}` inside a function or not at all"
         if root in HEAVY:
             return f"`{root}` is an extra: import it inside the function that needs it"
+    if folder == "envs" and found.is_under("ccfs.controllers"):
+        return "environments know no controllers"
+    if folder == "controllers" and found.is_under("ccfs.envs") and not found.is_deferred:
+        return "a controller needs no environment: import it inside the function that trains"
     return None
 
 
@@ -158,6 +163,9 @@ def faults(source: str, path: str) -> list[str]:
         ("ccfs/a.py", "from dask.distributed import Client"),
         ("ccfs/a.py", "import certificates"),
         ("controllers/a.py", "from envs import make"),
+        ("controllers/a.py", "from ccfs.envs import make"),
+        ("envs/a.py", "def f():\n    from ccfs.controllers import zoo"),
+        ("certificates/a.py", "import importlib\nimportlib.import_module(name='ccfs.envs')"),
         ("envs/a.py", "def f():\n    import certificates.binomial"),
         ("tests/certificates/test_a.py", "from certificates.binomial import hoeffding_lower"),
         ("tests/envs/test_a.py", "import importlib\ndef test_a():\n    importlib.import_module('envs.fast')"),
@@ -184,6 +192,7 @@ def test_checker_finds_forbidden_import(path, source):
         ("ccfs/a.py", "async def f():\n    from ccfs import controllers"),
         ("ccfs/a.py", "from ccfs.envs_table import x\nfrom .certificates import binomial"),
         ("controllers/a.py", "import torch\nfrom ccfs.protocols import Controller"),
+        ("controllers/a.py", "def train():\n    from ccfs.envs import make"),
         ("envs/a.py", "import mujoco\nfrom ccfs.protocols import Verifier\nfrom gymnasium import envs"),
         ("envs/a.py", "from . import _physics\nfrom ._physics import Physics"),
         ("tests/a.py", "from ccfs.certificates import binomial\nimport safety_gymnasium.envs"),

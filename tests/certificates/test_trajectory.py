@@ -306,7 +306,7 @@ def test_certificate_from_json_refuses_repeated_entries_and_non_json() -> None:
 
 
 def test_certificate_of_certainty_round_trips() -> None:
-    """No count gives a lower bound of 1, so that no certificate has an infinite mu; the encoding keeps it all the same."""
+    """No count gives a lower bound of 1, so no certificate has an infinite mu; the encoding keeps it all the same."""
     assert decode_float("mu", encode_float(math.inf)) == math.inf
     assert decode_float("mu", encode_float(None)) is None
     assert decode_float("mu", encode_float(0.25)) == 0.25
