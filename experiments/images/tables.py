@@ -1,0 +1,123 @@
+"""Print the stored studies as Markdown: python experiments/images/tables.py > experiments/images/RESULTS.md"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ccfs.certificates.images.summary import rounded_down, rounded_up
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def table(head: list[str], rows: list[list[str]]) -> None:
+    """Print one table."""
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
+def recertification(stored: dict) -> None:
+    """Positive fraction, median and certified fractions per calculation."""
+    print(f"### Recertification, confidence > 0.9, {stored['images']} test images, ", end="")
+    print(f"{stored['selection_trials']} + {stored['estimation_trials']} proposals each\n")
+    print(f"Retained {stored['retained']:.4f} of the proposals. Selected label correct: filtered ", end="")
+    print(f"{stored['accuracy_filtered']:.4f}, unfiltered {stored['accuracy_unfiltered']:.4f}.\n")
+    reported = [name for name in next(iter(stored["rules"].values())) if name.startswith(">")]
+    rows = [
+        [name, f"{row['positive']:.4f}", rounded_down(row["median"]), *(f"{row[key]:.4f}" for key in reported)]
+        for name, row in stored["rules"].items()
+    ]
+    table(["calculation", "positive", "median", *reported], rows)
+
+
+def thresholds(stored: dict) -> None:
+    """The nine thresholds on development and confirmation images."""
+    confirmed = stored["images"] - stored["development_images"]
+    print(
+        f"### Threshold selection, {stored['development_images']} development and {confirmed} untouched images, ",
+        end="",
+    )
+    print(f"{stored['estimation_trials']} proposals each\n")
+    print(f"Objective: {stored['objective']} ({', '.join(stored['radii'])}). ", end="")
+    print(f"Chosen on development images: {stored['chosen_on_development']}; ", end="")
+    print(f"best on untouched images: {stored['best_on_confirmation']}.\n")
+    rows = [
+        [name, f"{row['development']:.4f}", f"{row['confirmation']:.4f}", f"{row['retained_confirmation']:.4f}"]
+        for name, row in stored["thresholds"].items()
+    ]
+    table(["threshold", "development", "confirmation", "retained"], rows)
+
+
+def band(stored: dict) -> None:
+    """Certified images per certificate under the projected band."""
+    print(f"### Projected band from training images, {stored['images']} test images, ", end="")
+    print(
+        f"{stored['selection_trials']} + {stored['estimation_trials']} proposals in each of two independent streams\n"
+    )
+    print(f"Retained {stored['retained']:.4f} (exact value {stored['retained_exact_on_test_images']:.4f}). ", end="")
+    print(
+        f"One family of {stored['family']} bounds, error {stored['delta']} in all. Conditional Renyi exceeds an upper ",
+        end="",
+    )
+    strong = stored["renyi_above_joint_upper_by"]
+    print(f"bound on the joint-mass radius by at least {strong['margin']} at {strong['images']} images.\n")
+    reported = list(next(iter(stored["certified"].values())))
+    rows = [[name, *(str(row[key]) for key in reported)] for name, row in stored["certified"].items()]
+    table(["certificate", *(f">= {key}" for key in reported)], rows)
+
+
+def attack(stored: dict) -> None:
+    """Every verified label change."""
+    plan = stored["plan"]
+    print(f"### Endpoint attack, hash-ranked cohort of {plan['members']}\n")
+    search = plan["search"]
+    print(
+        f"{search['restarts']} restarts of {search['steps']} steps with {search['proposals']} proposals, screens of ",
+        end="",
+    )
+    print(
+        f"{search['screen']}, {plan['confirmation']} fresh proposals an endpoint, family of {stored['family']}. ",
+        end="",
+    )
+    print(
+        f"Substituted radius positive: {stored['positive_radius']}; positive screens: {stored['positive_screens']}; ",
+        end="",
+    )
+    print(f"verified inside the substituted radius: **{stored['verified_inside_substituted_radius']}**; ", end="")
+    print(f"inside a sound radius: **{stored['changed_inside_a_sound_radius']}**.\n")
+    rows = [
+        [
+            str(item["index"]),
+            f"{item['selected']} to {item['target']}",
+            rounded_up(item["distance"]),
+            rounded_down(item["radius_lower"]),
+            f"{item['distance'] / item['radius_lower']:.3f}",
+            rounded_down(item["sound_radius"]),
+        ]
+        for item in stored["verified"]
+    ]
+    if rows:
+        table(["image", "labels", "distance", "substituted radius at least", "ratio", "certified radius"], rows)
+
+
+def main() -> None:
+    """Print every network's studies."""
+    print("# Image studies\n\nPrinted by `python experiments/images/tables.py` from the stored summaries.\n")
+    for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
+        print(f"## {folder.name}\n")
+        for name, show in (
+            ("recertify", recertification),
+            ("thresholds", thresholds),
+            ("band", band),
+            ("attack", attack),
+        ):
+            path = folder / f"{name}.json"
+            if path.exists():
+                show(json.loads(path.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    main()
