@@ -12,33 +12,58 @@ if TYPE_CHECKING:
     from ccfs.certificates.schedule import ProposalSchedule
     from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
     from ccfs.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
+    from ccfs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
     from ccfs.ledger import EnergyLedger, EnergyRefusedError
+    from ccfs.outcomes import Outcome
     from ccfs.program import CausalProgram, FallbackEntry
+    from ccfs.protocol import load_protocol
+    from ccfs.quick import certify_policy, in_words, load_certificate
     from ccfs.selection import Selection, Source
+    from ccfs.shifts import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
     from ccfs.streams import Purpose, Streams
+    from ccfs.trace import Trace
     from ccfs.wrapper import ProposalWrapper
 
 __all__ = [
     "AcceptAll",
+    "AllOf",
     "Attack",
     "BoxVerifier",
+    "BurstShift",
     "CausalProgram",
     "CenterFallback",
+    "ConstantShift",
+    "CostAtMost",
     "EnergyLedger",
     "EnergyRefusedError",
     "FallbackEntry",
     "FixedFallback",
+    "GoalBeforeCost",
+    "GreedyShift",
+    "NoAbstention",
+    "NoCostUntilGoal",
+    "NoShift",
+    "OpposedShift",
+    "Outcome",
     "ProposalSchedule",
     "ProposalWrapper",
     "Purpose",
+    "RandomShift",
+    "ReturnAtLeast",
+    "ScriptedShift",
     "Selection",
     "Signals",
     "SixTuple",
     "Source",
     "Streams",
+    "Trace",
     "TrajectoryCertificate",
     "__version__",
     "certify_event",
+    "certify_policy",
+    "in_words",
+    "load_certificate",
+    "load_protocol",
 ]
 
 __version__ = _version("ccfs")
@@ -46,24 +71,43 @@ __version__ = _version("ccfs")
 # Imported when first used: `import ccfs` costs nothing, and `ccfs --help` needs no Gymnasium.
 _HOMES = {
     "AcceptAll": "ccfs.components",
+    "AllOf": "ccfs.events",
     "Attack": "ccfs.attack",
     "BoxVerifier": "ccfs.components",
+    "BurstShift": "ccfs.shifts",
     "CausalProgram": "ccfs.program",
     "CenterFallback": "ccfs.components",
+    "ConstantShift": "ccfs.shifts",
+    "CostAtMost": "ccfs.events",
     "EnergyLedger": "ccfs.ledger",
     "EnergyRefusedError": "ccfs.ledger",
     "FallbackEntry": "ccfs.program",
     "FixedFallback": "ccfs.components",
+    "GoalBeforeCost": "ccfs.events",
+    "GreedyShift": "ccfs.shifts",
+    "NoAbstention": "ccfs.events",
+    "NoCostUntilGoal": "ccfs.events",
+    "NoShift": "ccfs.shifts",
+    "OpposedShift": "ccfs.shifts",
+    "Outcome": "ccfs.outcomes",
     "ProposalSchedule": "ccfs.certificates.schedule",
     "ProposalWrapper": "ccfs.wrapper",
     "Purpose": "ccfs.streams",
+    "RandomShift": "ccfs.shifts",
+    "ReturnAtLeast": "ccfs.events",
+    "ScriptedShift": "ccfs.shifts",
     "Selection": "ccfs.selection",
     "Signals": "ccfs.adapter",
     "SixTuple": "ccfs.adapter",
     "Source": "ccfs.selection",
     "Streams": "ccfs.streams",
+    "Trace": "ccfs.trace",
     "TrajectoryCertificate": "ccfs.certificates.trajectory",
     "certify_event": "ccfs.certificates.trajectory",
+    "certify_policy": "ccfs.quick",
+    "in_words": "ccfs.quick",
+    "load_certificate": "ccfs.quick",
+    "load_protocol": "ccfs.protocol",
 }
 
 

@@ -1,0 +1,187 @@
+"""A certificate in one call: wrap a policy, roll it out in this process, count an event, and say in words what follows.
+
+For runs that others shall audit, write a protocol and use `ccfs run`: it keeps traces, hashes and attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias, cast, runtime_checkable
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ccfs.certificates import _checks
+from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
+from ccfs.components import AcceptAll
+from ccfs.events import Event, holds
+from ccfs.program import CausalProgram, FallbackEntry
+from ccfs.protocols import Controller, Vector, Verifier
+from ccfs.report_numbers import exact_text, lower_text
+from ccfs.run_certificate import RunCertificate
+from ccfs.schedules import ProposalSchedule
+from ccfs.streams import Streams
+from ccfs.tables import step_table, trajectory_table
+from ccfs.trace import Trace, traces
+from ccfs.trial import StopRule, run_trial
+from ccfs.verify import verify
+from ccfs.wrapper import ProposalWrapper
+
+__all__ = ["Policy", "certify_policy", "in_words", "load_certificate"]
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """A model as Stable-Baselines3 has it."""
+
+    def predict(self, observation: Vector, *, deterministic: bool) -> tuple[Vector, object]:
+        """Return the action, and a state that is not used."""
+        ...
+
+
+Policy: TypeAlias = Controller | Predictor | Callable[[Vector], ArrayLike]
+
+
+def certify_policy(
+    env: gymnasium.Env[Vector, Vector],
+    policy: Policy,
+    *,
+    event: Event | Callable[[Trace], bool],
+    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    horizon: int,
+    trials: int,
+    target: float,
+    delta: float,
+    seed: int,
+    verifier: Verifier | None = None,
+    fallbacks: Sequence[FallbackEntry] = (),
+    family: int = 1,
+) -> TrajectoryCertificate:
+    """Roll out `trials` nominal trajectories of a wrapped policy and certify the event's probability under shifts.
+
+    Each trial resets `env` with a fresh seed and draws fresh proposal noise, so the trials are independent draws from
+    one law, and Clopper and Pearson's bound applies (Theorem 14, thm:adaptive-trajectory, turns it into a budget).
+
+    Assumes: everything here was fixed before the call, `seed` included: choosing among several calls by their results
+    needs `family` to count them all. The policy is deterministic, without memory unless it is a `Controller`; the
+    environment's randomness comes from its reset seed. A trial in which anything raises is a failure.
+
+    Args:
+        env: environment with a Box action space of shape (d,); five or six return values.
+        policy: from observation to action: a function, a model with `predict`, or a Controller.
+        event: what counts as success, a function of the public trace alone.
+        schedule: law of the proposal block, one for all steps or one a step.
+        horizon: greatest number of steps.
+        trials: number of trajectories, fixed in advance.
+        target: the probability to keep, in (0, 1).
+        delta: failure probability over all `family` claims.
+        seed: root of all random streams.
+        verifier: says which actions may run; None accepts every finite action in the box.
+        fallbacks: asked in order when no proposal is accepted; without an answer the trial ends as a failure.
+        family: number of claims that share `delta`.
+    """
+    count = _checks.count("trials", trials, minimum=1)
+    controller, success = _controller(policy), _event(event)
+    program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll(), fallbacks=fallbacks)
+    wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=seed, horizon=horizon)
+    # The claim's own numbers are checked before hours of rollouts, and so is the policy by one step of its own.
+    certify_event(0, count, delta=delta, family=family, target=target, schedule=schedule, bound=Bound.CLOPPER_PEARSON)
+    _try_one_step(wrapped, controller, seed)
+    hits = sum(holds(success, _trace(wrapped, controller, horizon, seed, trial)) for trial in range(count))
+    return certify_event(
+        hits,
+        count,
+        delta=delta,
+        family=family,
+        target=target,
+        schedule=schedule,
+        bound=Bound.CLOPPER_PEARSON,
+        event=_name(event),
+    )
+
+
+def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
+    """Return the claim in one sentence; numbers are rounded against us."""
+    if isinstance(certificate, RunCertificate):
+        return certificate.sentence
+    proof, target = certificate, exact_text(certificate.target)
+    counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
+    if proof.budget is None:
+        return f"Not certified: the probability is at least {lower_text(proof.p_lower)}, below {target} ({counted})."
+    return (
+        f"The probability is at least {lower_text(proof.p_lower)} without shift, and stays at least {target} under "
+        "every causal shift of the proposal centers with total Euclidean budget "
+        f"{lower_text(proof.budget)} ({counted})."
+    )
+
+
+def load_certificate(path: str | Path) -> RunCertificate:
+    """Read a certificate file of a run and recompute its numbers; raise CertificateError if one does not follow."""
+    return verify(Path(path), None)
+
+
+class _Function:
+    """A function as a controller; nothing is hashed, because nothing is stored."""
+
+    digest = ""
+
+    def __init__(self, function: Callable[[Vector], ArrayLike]) -> None:
+        self._function = function
+
+    def reset(self) -> None:
+        """Do nothing: the function has no memory."""
+
+    def center(self, observation: Vector) -> Vector:
+        return np.asarray(self._function(observation), dtype=np.float64)
+
+
+class _Event:
+    def __init__(self, function: Callable[[Trace], bool]) -> None:
+        self._function = function
+
+    def holds(self, trace: Trace) -> bool:
+        return self._function(trace)
+
+
+def _controller(policy: Policy) -> Controller:
+    if isinstance(policy, Controller):
+        return policy
+    if isinstance(policy, Predictor):
+        model = policy
+        return _Function(lambda observation: model.predict(observation, deterministic=True)[0])
+    if not callable(policy):
+        raise TypeError(f"`policy` must be a function, a model with `predict`, or a Controller, got {policy!r}.")
+    return _Function(policy)
+
+
+def _event(event: Event | Callable[[Trace], bool]) -> Event:
+    if isinstance(event, Event):
+        return event
+    if not callable(event):
+        raise TypeError(f"`event` must be an event or a function of a trace, got {event!r}. See `ccfs.events`.")
+    return _Event(event)
+
+
+def _name(event: Event | Callable[[Trace], bool]) -> str:
+    name = str(getattr(event, "__name__", type(event).__name__))
+    return name if name.isidentifier() else "event"
+
+
+def _try_one_step(wrapped: ProposalWrapper, controller: Controller, seed: int) -> None:
+    """Let a mistake in the policy show itself: in a trial it would only count as a failure."""
+    wrapped.use_streams(Streams(root=seed, arm="try", trial=0))
+    observation, _ = wrapped.reset(seed=0)
+    controller.reset()
+    wrapped.step(controller.center(observation))
+
+
+def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:
+    streams = Streams(root=seed, arm="policy", trial=trial)
+    recorder, row = run_trial(
+        wrapped, controller, horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
+    )
+    dimension = cast(gymnasium.spaces.Box, wrapped.action_space).shape[0]
+    (trace,) = traces(trajectory_table([row]), step_table(recorder.steps, dimension))
+    return trace
