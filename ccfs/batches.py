@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ccfs.building import build_arm
+from ccfs.inputs import inputs
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.protocols import Controller
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
@@ -55,12 +56,15 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
         )
 
 
-def run_batch(canonical: str, batch: Batch) -> tuple[bytes, ...]:
+def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
     Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
-    worker anywhere gives the same bytes.
+    worker anywhere gives the same bytes. A worker with other versions or other source than `expected` (the run's
+    inputs as canonical JSON) refuses.
     """
+    if expected is not None:
+        _refuse_other_inputs(parse_canonical(canonical), json.loads(expected))
     steps, rows, shifts, dimension = _run(canonical, batch)
     public = (table_bytes(step_table(steps, dimension)), table_bytes(trajectory_table(rows)))
     return public if batch.attack == NOMINAL else (*public, table_bytes(shift_table(shifts, dimension)))
@@ -104,6 +108,13 @@ def _run(canonical: str, batch: Batch) -> tuple[list[StepRow], list[TrajectoryRo
         return steps, rows, shifts, _dimension(wrapped)
     finally:
         wrapped.close()
+
+
+def _refuse_other_inputs(protocol: Protocol, expected: dict[str, object]) -> None:
+    here = inputs(protocol, {})
+    for key in ("sources", "packages"):
+        if here[key] != expected[key]:
+            raise RuntimeError(f"a worker has other `{key}` than the run: {here[key]}, not {expected[key]}.")
 
 
 def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | None]:

@@ -21,8 +21,8 @@ _ATTEMPTS = 3
 class Pool:
     """Runs batches of one protocol on one engine."""
 
-    def __init__(self, engine: Engine, canonical: str) -> None:
-        self._engine, self._canonical = engine, canonical
+    def __init__(self, engine: Engine, canonical: str, expected: str) -> None:
+        self._engine, self._canonical, self._expected = engine, canonical, expected
         self._executor = engine.open()
 
     def __enter__(self) -> Pool:
@@ -66,7 +66,7 @@ class Pool:
 
     def _submit(self, pending: dict[Future[Files], Batch], batches: Iterable[Batch]) -> None:
         for batch in batches:
-            pending[self._executor.submit(run_batch, self._canonical, batch)] = batch
+            pending[self._executor.submit(run_batch, self._canonical, batch, self._expected)] = batch
 
     def _replace(self, pending: dict[Future[Files], Batch], batch: Batch, deaths: int, error: BrokenExecutor) -> None:
         """Open a new executor for everything that was in flight."""

@@ -37,10 +37,11 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
         advance: called with a number of trials whenever they are finished (or found finished).
     """
     store = Store(root)
+    store.refuse_foreign()
     with store.locked():
-        _claim(store, protocol, where)
+        record = _claim(store, protocol, where)
         store.path("manifest.json").unlink(missing_ok=True)
-        with Pool(engine, protocol.canonical) as pool:
+        with Pool(engine, protocol.canonical, canonical_json(record)) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
             else:
@@ -49,17 +50,15 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
     return store
 
 
-def _claim(store: Store, protocol: Protocol, where: str) -> None:
-    """Take the directory for this protocol, or refuse it before anything is written."""
-    if store.exists("protocol.json"):
+def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
+    """Take the directory for this protocol, or refuse it before anything is written; return what the run depends on."""
+    if store.is_run:
         owner = store.protocol()
         if owner.hash != protocol.hash:
             raise RunError(
                 f"{store.root}: belongs to the protocol {owner.name!r} with hash {owner.hash[:16]}, "
                 f"got {protocol.name!r} with hash {protocol.hash[:16]}. Choose another run directory."
             )
-    elif any(True for _ in store.files()):
-        raise RunError(f"{store.root}: must be empty or a run directory, but holds other files.")
     record = inputs(protocol, check(protocol, where=where))
     if store.exists("inputs.json"):
         known = store.read_json("inputs.json")
@@ -73,6 +72,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> None:
     else:
         store.write_json("protocol.json", protocol.model_dump(mode="json"))
         store.write_json("inputs.json", record)
+    return record
 
 
 def _run_all(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:

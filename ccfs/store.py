@@ -80,17 +80,29 @@ class Store:
         self.write(name, canonical_json(content).encode() + b"\n")
 
     def files(self) -> Iterator[str]:
-        """Yield the names of all files of the run but the lock and half-written ones, sorted."""
+        """Yield the names of all files of the run but the lock, sorted."""
         for path in sorted(self.root.rglob("*")):
             name = path.relative_to(self.root).as_posix()
-            if path.is_file() and name != _LOCK and not path.name.startswith(_PARTIAL):
+            if name != _LOCK and not path.is_dir():
                 yield name
 
     def protocol(self) -> Protocol:
         """Return the protocol that this run belongs to."""
-        if not self.exists("protocol.json"):
+        if not self.is_run:
             raise RunError(f"{self.root}: must be a run directory, but has no protocol.json.")
         return parse_protocol(self.read_json("protocol.json"), where=str(self.path("protocol.json")))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the directory belongs to a protocol."""
+        return self.exists("protocol.json")
+
+    def refuse_foreign(self) -> None:
+        """Raise unless the directory is absent, empty or a run; nothing is written."""
+        # A run that was killed in its first moment has left no more than its lock and a half-written protocol.
+        first = {_LOCK, f"{_PARTIAL}protocol.json"}
+        if not self.is_run and any(name not in first for name in self.files()):
+            raise RunError(f"{self.root}: must be empty or a run directory, but holds other files.")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -107,8 +119,9 @@ class Store:
                 raise RunError(
                     f"{self.root}: another process is writing to this run. Wait for it or stop it."
                 ) from None
-            for left in self.root.rglob(_PARTIAL + "*"):
-                left.unlink()
+            if self.is_run:
+                for left in self.root.rglob(_PARTIAL + "*"):
+                    left.unlink()
             yield
 
 

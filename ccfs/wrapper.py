@@ -31,6 +31,9 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns that one key of `info`;
     what stands there is public: it never tells whether or how the center was shifted.
 
+    Trials are independent only if their noise is: reset once with a seed and then without, or with a new seed for each
+    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count.
+
     Args:
         env: environment with a Box action space of shape (d,) and array observations; five or six return values.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.

@@ -238,6 +238,11 @@ def test_audit_finds_stray_batches_and_a_written_lock(store):
     store.write("traces/steer/one/nominal/batch-00009.parquet", b"x")
     write_manifest(store, store.protocol())
     assert audit(store).faults == ("traces/steer/one/nominal/batch-00009.parquet: is not in the protocol's plan.",)
+    store.path("traces/steer/one/nominal/batch-00009.parquet").unlink()
+    write_manifest(store, store.protocol())
+    store.path("traces/.partial-batch").write_bytes(b"x")
+    assert audit(store).faults == ("traces/.partial-batch: is not part of the run.",)
+    store.path("traces/.partial-batch").unlink()
     store.path("lock").write_text("mine")
     assert audit(store).faults == ("lock: must be empty.",)
 

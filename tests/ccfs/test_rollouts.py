@@ -91,7 +91,33 @@ def test_run_refuses_a_folder_with_other_files(reference, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(RunError, match="must be empty or a run directory"):
         run(made, tmp_path, serial_engine(), where="p")
-    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_run_batch_refuses_a_worker_with_other_versions(reference, tmp_path):
+    made, files = reference
+    batch = next(plan(made, made.arms[0], None))
+    record = json.loads(files["inputs.json"])
+    assert run_batch(made.canonical, batch, json.dumps(record)) == tuple(files[name] for name in batch.files)
+    record["packages"]["numpy"] = "0.9"
+    with pytest.raises(RuntimeError, match="a worker has other `packages` than the run"):
+        run_batch(made.canonical, batch, json.dumps(record))
+
+
+def test_run_controller_that_changes_between_runs_is_refused(tmp_path):
+    import toys
+
+    made = protocol(
+        tmp_path,
+        x=('make = "ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"'),
+    )
+    run(made, tmp_path / "run", serial_engine(), where="p")
+    toys.Drifting.digest = "retrained"
+    try:
+        with pytest.raises(RunError, match=r"was begun with `controllers` \{.*drifting.*got \{.*retrained"):
+            run(made, tmp_path / "run", serial_engine(), where="p")
+    finally:
+        toys.Drifting.digest = "drifting"
 
 
 def test_run_refuses_changed_inputs(reference, tmp_path, monkeypatch):

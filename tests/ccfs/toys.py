@@ -55,3 +55,15 @@ class Push:
 
     def center(self, observation):
         return np.array([0.8, 0.1])
+
+
+class Drifting:
+    """A controller for the corridor whose digest a test can change."""
+
+    digest = "drifting"
+
+    def reset(self):
+        pass
+
+    def center(self, observation):
+        return np.array([0.01])
