@@ -1,0 +1,109 @@
+"""The Python blocks of README, quickstart and formats run as they stand, one after another, and print what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from ccfs.certify import certify
+from ccfs.cli import app
+from ccfs.demo import demo_protocol
+from ccfs.executors import serial_engine
+from ccfs.protocol import Protocol
+from ccfs.rollouts import run
+from ccfs.run_certificate import RunCertificate
+from ccfs.tables import shift_schema, step_schema, trajectory_schema
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")
+DOCS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str) -> list[str]:
+    return BLOCK.findall(text_of(name))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with RUN in it, the first trials of the demo."""
+    folder = tmp_path_factory.mktemp("docs")
+    certify(run(demo_protocol().first(4), folder / "RUN", serial_engine(), where="demo"))
+    return folder
+
+
+@pytest.mark.parametrize("name", RUN_AS_THEY_STAND)
+def test_docs_python_blocks_run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for number, block in enumerate(blocks(name)):
+            exec(compile(block, f"{name}, block {number}", "exec"), namespace)
+    for quoted in re.findall(r"It prints\n\n((?:> .*\n)+)", text_of(name)):
+        words = " ".join(line.removeprefix("> ") for line in quoted.splitlines())
+        assert words in printed.getvalue()
+
+
+def test_docs_blocks_are_found_and_quickstart_quotes_its_output() -> None:
+    assert len(blocks("docs/quickstart.md")) >= 5
+    assert len(blocks("docs/formats.md")) == 4
+    assert "It prints\n\n> The probability" in text_of("docs/quickstart.md")
+
+
+def test_readme_example_needs_fifteen_lines_and_two_imports() -> None:
+    for block in blocks("README.md")[:1]:
+        imported = re.findall(r"^(?:import|from) (.+)$", block, re.M)
+        assert {name.strip() for line in imported for name in line.split(",")} <= {"gymnasium", "ccfs"}
+        assert len([line for line in block.splitlines() if line.strip()]) <= 15
+
+
+@pytest.mark.parametrize(
+    "schema", [step_schema(1), trajectory_schema(), shift_schema(1)], ids=["steps", "trajectories", "private"]
+)
+def test_formats_name_every_column(schema) -> None:
+    documented = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", text_of("docs/formats.md"), re.M))))
+    assert {re.sub(r"_0$", "_i", name) for name in schema.names} <= documented
+
+
+def test_formats_name_every_key_of_a_certificate(place: Path) -> None:
+    text = text_of("docs/formats.md")
+    (path,) = place.glob("RUN/certificates/steering/one/*.json")
+    document = RunCertificate.from_bytes(path.read_bytes(), where="c")
+    claim = re.findall(r'^  "(\w+)":', document.claim, re.M)
+    assert len(claim) == 15
+    for key in [*RunCertificate.model_fields, *claim]:
+        assert f"`{key}`" in text or f"`{key} = " in text or key == "version", key
+
+
+def test_formats_name_every_kind_of_file(place: Path) -> None:
+    text = text_of("docs/formats.md")
+    for path in (place / "RUN").iterdir():
+        assert f"`{path.name}`" in text or f"`{path.name}/" in text, path.name
+
+
+@pytest.mark.parametrize("name", ["README.md", *DOCS])
+def test_docs_links_and_commands_exist(name: str) -> None:
+    text = text_of(name)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (ROOT / name).parent.joinpath(target).exists(), target
+    known = set(typer.main.get_command(app).commands)
+    for command in re.findall(r"(?:^|`)ccfs ([a-z]+)", text, re.M):
+        assert command in known, f"{name} names `ccfs {command}`"
+
+
+def test_docs_describe_keys_of_a_protocol_that_exist() -> None:
+    text = text_of("docs/threat-model.md")
+    fields = Protocol.model_fields
+    for key in re.findall(r"`((?:claim|trials)\.\w+)`", text):
+        part, _, name = key.partition(".")
+        assert name in fields[part].annotation.model_fields, key
