@@ -98,7 +98,7 @@ class Counter:
                 if not self._rule.reads_inputs:
                     tally += self._labels(_images(proposals, center.shape))
                     continue
-                survivors = proposals[self._rule.before(_images(proposals, center.shape))]
+                survivors = proposals[_mask(self._rule.before(_images(proposals, center.shape)), (rows,))]
                 self._kept[waiting : waiting + len(survivors)] = survivors
                 waiting += len(survivors)
                 if waiting >= self._batch:
@@ -132,9 +132,22 @@ class Counter:
                 f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}."
             )
         logits = logits.float()
-        retained = self._rule.after(proposals, logits) & torch.isfinite(logits).all(1)
+        retained = _mask(self._rule.after(proposals, logits), (len(self._rule.arms), len(proposals)))
+        retained = retained & torch.isfinite(logits).all(1)
         labels = logits.argmax(1)
         return torch.stack([torch.bincount(labels[mask], minlength=self._classes) for mask in retained])
+
+
+def _mask(answer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a filter's answer if it is a mask of the right shape; anything else stops the run."""
+    require_torch()
+    import torch
+
+    if answer.dtype != torch.bool or tuple(answer.shape) != shape:
+        raise TypeError(
+            f"a filter must return a bool tensor of shape {shape}, got {answer.dtype} {tuple(answer.shape)}."
+        )
+    return answer
 
 
 def _images(flat: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -147,6 +147,8 @@ class CallableFilter:
     def __init__(self, function: Callable[..., Tensor], *, name: str, reads_logits: bool = False) -> None:
         if not callable(function):
             raise TypeError(f"`function` must be callable, got {function!r}.")
+        if not name or name == "none":
+            raise ValueError(f"`name` must say what the rule is, got {name!r}: `none` is the arm without a filter.")
         self._function, self._name, self._reads_logits = function, name, reads_logits
 
     @property

@@ -108,6 +108,12 @@ def test_callable_filter_stops_on_anything_but_a_mask(answer):
         rule.before(torch.zeros(4, *SHAPE))
 
 
+@pytest.mark.parametrize("name", ["", "none"])
+def test_callable_filter_refuses_the_name_of_no_filter(name):
+    with pytest.raises(ValueError, match="`name`"):
+        CallableFilter(lambda proposals: proposals, name=name)
+
+
 def test_only_filters_with_a_proof_carry_one():
     assert NoFilter().proof(0.25).covariance_ratio == 1.0
     assert ConfidenceFilter(0.9).proof(0.25) is None

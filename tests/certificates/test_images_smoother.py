@@ -192,6 +192,16 @@ def test_training_mode_is_refused():
         counts(NoFilter(), 10, model=Halfspace().train())
 
 
+@pytest.mark.parametrize("shape", [(100,), (2, 100), (1, 99)])
+def test_a_filter_of_the_users_that_answers_with_another_shape_is_refused(shape):
+    class Wrong(ConfidenceFilter):
+        def after(self, proposals, logits):
+            return torch.ones(shape, dtype=torch.bool)
+
+    with pytest.raises(TypeError, match="bool tensor of shape"):
+        counts(Wrong(0.9), 100, trials=100)
+
+
 def test_wrong_number_of_logits_is_refused():
     counter = Counter(Halfspace(), SIGMA, NoFilter(), 4, 10)
     with pytest.raises(ValueError, match="logits"):
