@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from ccfs import __version__, image_cli, report_cli, run_cli, train_cli
@@ -29,21 +34,54 @@ def main(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Hold the options that stand before a subcommand."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters gets a question mark, not a crash
 
 
 @app.command()
 def witness(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document for machines."),
+    html: Annotated[Path | None, typer.Option(help="Write a page of drawings here instead of printing.")] = None,
+    shape: Annotated[Path | None, typer.Option(help="Draw the boxes of this TOML file (with --html).")] = None,
 ) -> None:
     """Recompute the three exact counterexamples of the paper in fractions and print what each shows."""
+    if shape is not None and html is None:
+        typer.echo("`--shape` needs `--html OUT.html`: a drawn shape is shown on a page.", err=True)
+        raise typer.Exit(2)
+    if html is not None and as_json:
+        typer.echo("`--html` and `--json` are two outputs: ask for one at a time.", err=True)
+        raise typer.Exit(2)
+    if html is not None and shape is not None:
+        _write_gallery(html, shape)
+        return
     from rich.console import Console
 
     from ccfs import witness as printed
 
     found = printed.pages()
-    if as_json:
+    if html is not None:
+        _write_gallery(html, None)
+    elif as_json:
         typer.echo(printed.document(found))
     else:
         printed.render(found, Console())
     if not all(page.is_proved for page in found):
         raise typer.Exit(1)
+
+
+def _write_gallery(html: Path, shape: Path | None) -> None:
+    """Write the page of one drawn shape, or of the paper's three with their proofs; exit 2 if it cannot be drawn."""
+    from ccfs.gallery import write_page
+    from ccfs.gallery_shape import load_shape, paper_shapes
+    from ccfs.witness import pages
+
+    try:
+        if shape is None:
+            write_page(html, paper_shapes(), witnesses=pages())
+        else:
+            write_page(html, [load_shape(shape)])
+    except (OSError, ValueError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"wrote {html}")

@@ -71,7 +71,7 @@ def _thresholds(boxes: BoxUnion, points: Array, axis: int, spacing: float) -> Ar
         np.linspace(a, b, max(int(np.ceil((b - a) / (spacing * boxes.sigma))), 4), endpoint=False)
         for a, b in pairwise(inner)
     ]
-    return np.unique(np.concatenate([*parts, inner[-1:], ends]))
+    return np.asarray(np.unique(np.concatenate([*parts, inner[-1:], ends])))
 
 
 def _log_cells(boxes: BoxUnion, points: Array, axis: int, grid: Array) -> Array:
