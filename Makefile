@@ -1,4 +1,4 @@
-# Two commands do everything: `make table` (later: the main job) and `make test`.
+# Two commands do everything: `make demo` shows it at work, `make test` checks it.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ MODERN_TESTS := $(addprefix tests/ccfs/test_,wrapper.py program.py events.py tra
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test lint types modern unit bench train clean
+.PHONY: help setup demo test lint types modern unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -26,6 +26,9 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install -q --no-deps -r requirements.txt
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
+
+demo: $(READY) ## wrap, certify and attack a policy on a small environment; writes runs/demo/report.html
+	$(BIN)/ccfs demo -o runs/demo
 
 test: lint types modern unit ## lint, type-check and run all tests
 
