@@ -61,10 +61,11 @@ def test_docs_blocks_are_found_and_quickstart_quotes_its_output() -> None:
 
 
 def test_readme_example_needs_fifteen_lines_and_two_imports() -> None:
-    for block in blocks("README.md")[:1]:
-        imported = re.findall(r"^(?:import|from) (.+)$", block, re.M)
-        assert {name.strip() for line in imported for name in line.split(",")} <= {"gymnasium", "ccfs"}
-        assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    example = blocks("README.md")[0]
+    imported = re.findall(r"^(?:import|from) (.+)$", example, re.M)
+    assert {name.strip() for line in imported for name in line.split(",")} == {"gymnasium", "ccfs"}
+    assert len([line for line in example.splitlines() if line.strip()]) <= 15
+    assert "It prints\n\n> The probability" in text_of("README.md")
 
 
 @pytest.mark.parametrize(
