@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
-from ccfs.gallery_numbers import MOVE, Study, study
+from ccfs.gallery_numbers import MOVE, ROUNDING, Study, study
 from ccfs.gallery_shape import EXAMPLE, Shape
 from ccfs.gallery_style import COLOURS, STYLE
 from ccfs.gallery_svg import event_plot, occupancy_plot, radii_plot, ratio_plot
@@ -107,7 +107,7 @@ def _occupancy_words(found: Study) -> str:
 
 
 def _ratio_words(found: Study) -> str:
-    if found.local_ratio > 1.0:
+    if found.local_ratio > 1.0 + ROUNDING:
         said = "above 1: a tiny move changes the kept law more than it changes the Gaussian"
     else:
         said = "not above 1: tiny moves from here are no worse than the Gaussian's; that says nothing of other centers"

@@ -5,30 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from ccfs.certificates.conditional import odds_radius, renyi_radius
 from ccfs.certificates.event_map import axis_event_slack
-from ccfs.certificates.filtered import joint_mass_radius, substituted_radius
-from ccfs.certificates.kernels import set_diameter
 from ccfs.certificates.occupancy import EventVerdict
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.gallery_radii import Radius, radii_at
 from ccfs.gallery_shape import Shape
 
-__all__ = ["MOVE", "Maps", "Near", "Radius", "Study", "study"]
+__all__ = ["MOVE", "ROUNDING", "Maps", "Near", "Study", "study"]
 
 Array = NDArray[np.float64]
 MOVE = 0.1
 """Length of the moves whose events are compared, in sigmas."""
 GRID = {1: 241, 2: 64}
 ROUNDING = 1e-9
+"""Differences smaller than this are taken for rounding."""
 RAYS, STEPS, FAR = 72, 100, 4.0
-# Masses are population values in doubles: moved outward by this much of themselves before a radius is rounded down.
-ALLOWANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,16 +48,6 @@ class Near:
 
     axes: tuple[Array, ...]
     lead: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Radius:
-    """A radius at the chosen center, whether it is a certificate, and why."""
-
-    name: str
-    value: float
-    is_sound: bool
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +83,7 @@ def study(shape: Shape) -> Study:
     total = float(masses.sum())
     if not total > 0.0:
         raise ValueError("`center` is so far from every box that no double holds the retained mass. Move it closer.")
-    radii, change = _radii(shape, masses), _nearest_change(shape)
+    radii, change = radii_at(shape, masses), _nearest_change(shape)
     distance = math.inf if change is None else float(np.linalg.norm(change - center))
     lying = [radius.name for radius in radii if radius.is_sound and radius.value > distance]
     if lying:
@@ -143,55 +128,6 @@ def _maps(shape: Shape) -> Maps:
         event_slack=np.asarray(np.minimum.reduce(slack)),
         label=np.argmax(shape.boxes.log_label_masses(centers, shape.labels), axis=-1),
     )
-
-
-def _radii(shape: Shape, masses: Array) -> tuple[Radius, ...]:
-    """Return the radii at the center; a competitor that exists keeps a positive mass, or radii would be infinite."""
-    sigma, boxes = shape.boxes.sigma, shape.boxes
-    order = np.sort(masses)[::-1]
-    is_alone = len(set(shape.labels)) == 1
-    runner_mass = 0.0 if is_alone else max(float(order[1]), 1e-300)
-    top, runner = float(order[0]) * (1.0 - ALLOWANCE), min(runner_mass * (1.0 + ALLOWANCE), 1.0)
-    total = float(masses.sum())
-    p, q = min(top / total, 1.0), min(runner / total, 1.0)
-    found = [
-        Radius(
-            name="joint mass",
-            value=joint_mass_radius(top, runner, sigma),
-            is_sound=True,
-            reason="masses of fixed events, not divided by what was kept (Theorem joint-mass)",
-        )
-    ]
-    if np.all(np.isfinite(boxes.lows)) and np.all(np.isfinite(boxes.highs)):
-        diameter = set_diameter(boxes)
-        ratio = fraction_upper(Fraction(diameter) ** 2 / (4 * Fraction(sigma) ** 2))
-        why = f"the set is {diameter:.4g} across, which bounds"
-        found += [
-            Radius(
-                name="conditional Rényi",
-                value=renyi_radius(p, q, sigma=sigma, covariance_ratio=ratio),
-                is_sound=True,
-                reason=f"{why} the covariance everywhere (Proposition diameter-radii)",
-            ),
-            Radius(
-                name="conditional odds",
-                value=odds_radius(p, q, sigma=sigma, diameter=diameter),
-                is_sound=True,
-                reason=f"{why} how fast odds can turn (eq. diameter-radii)",
-            ),
-        ]
-    convex = boxes.is_convex
-    found.append(
-        Radius(
-            name="substituted",
-            value=substituted_radius(p, q, sigma),
-            is_sound=convex,
-            reason="sound because this set is convex (Corollary convex-event)"
-            if convex
-            else "conditional probabilities put into the ordinary formula: no theorem stands behind it here",
-        )
-    )
-    return tuple(found)
 
 
 def _near(shape: Shape, lengths: list[float]) -> Near:

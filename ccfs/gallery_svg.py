@@ -16,7 +16,7 @@ from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ccfs.gallery_numbers import Study
+from ccfs.gallery_numbers import ROUNDING, Study
 from ccfs.gallery_style import COLOURS
 
 __all__ = ["event_plot", "occupancy_plot", "radii_plot", "ratio_plot"]
@@ -117,7 +117,7 @@ def ratio_plot(study: Study) -> str:
         top = max(1.2, min(float(ratio.max()) * 1.05, 6.0))
         return _curve(study, np.minimum(ratio, top), "Λ over centers", "Λ", (0.0, top), level=1.0)
     shade = np.clip(0.5 * ratio, 0.0, 1.0)
-    lines = _level(study.maps.axes, ratio, 1.0)
+    lines = _level(study.maps.axes, ratio, 1.0 + ROUNDING)
     scale = _scale("coolwarm", "0", "2 or more", "Λ; the line is Λ = 1")
     return _map(study, "coolwarm", shade, "local ratio over centers", lines) + scale
 

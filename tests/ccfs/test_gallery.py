@@ -106,6 +106,10 @@ def test_study_of_the_papers_shapes_matches_the_proved_witnesses():
     assert corner.probability == pytest.approx(float(l_shape().event_nominal.middle), abs=1e-12)
     assert named(bands, "joint mass").value == pytest.approx(float(two_band().joint_mass_radius.middle), abs=1e-8)
     assert bands.change_distance == pytest.approx(0.1, abs=1e-11)
+    # The second coordinate lies in [-1, 1]: ratio 1 everywhere, and at least the proved forward-KL radius.
+    assert float(two_band().covariance_radius.middle) < named(bands, "conditional Rényi").value < 0.1
+    assert [radius.name for radius in tails.radii] == ["joint mass", "substituted"]
+    assert "conditional odds" in [radius.name for radius in corner.radii]
     assert bands.local_ratio == pytest.approx(1.0, abs=1e-12)
     for found in (tails, corner, bands):
         assert [radius.name for radius in found.broken] == ["substituted"]
