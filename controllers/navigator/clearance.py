@@ -20,8 +20,8 @@ VASE_RADIUS: Final = 0.2414
 ARROW_RADIUS: Final = 0.2121
 """The same for the middle of the robot's arrow."""
 _REACH: Final = 12
-_WINDOW: Final = 34
-_SIGHT: Final = 1.7
+_WINDOW: Final = 25
+_SIGHT: Final = 1.4
 
 
 class Surroundings:
@@ -87,4 +87,4 @@ def _nearest(drawn: LidarMap, kind: int, x: NDArray[np.float64], y: NDArray[np.f
         if (other_x - pose.x) ** 2 + (other_y - pose.y) ** 2 < _SIGHT**2:
             dx, dy = x - other_x, y - other_y
             np.minimum(best, dx * dx + dy * dy, out=best)
-    return np.sqrt(best)
+    return np.asarray(np.sqrt(best))

@@ -20,7 +20,9 @@ from ccfs.controllers.navigator.settings import NavigatorSettings
 __all__ = ["VERSION", "Navigator"]
 
 VERSION: Final = "ccfs.navigator/1"
-_SIZE: Final = 60
+_NEVER: Final = -(10**6)
+_NEW_GOAL: Final = 0.1
+_GLIDE: Final = 1.5
 _REACHED: Final = GOAL_RADIUS - 0.01
 
 
@@ -36,7 +38,7 @@ class Navigator:
         self.settings = settings or NavigatorSettings()
         self.robot = NoisyRobot(sigma=sigma)
         self.map = LidarMap()
-        self.route = Route(self.settings, sigma)
+        self.route = Route(self.settings, self.robot)
         self.surroundings = Surroundings()
         self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
@@ -53,8 +55,11 @@ class Navigator:
         """Forget the map: a new episode begins."""
         self.map.reset()
         self._steps = 0
-        self._planned: tuple[int, int, tuple[float, float] | None] = (-(10**6), -1, None)
-        self._refreshed = -(10**6)
+        self._version, self._had_goal = -1, False
+        self._goal: tuple[float, float] | None = None
+        self._begun = 0
+        self._planned = self._fresh = _NEVER
+        self._refreshed = _NEVER
 
     def center(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the center for this observation; call once a step."""
@@ -69,13 +74,20 @@ class Navigator:
         return np.array(self._rollouts.actions[int(np.argmin(cost))])
 
     def _renew(self) -> None:
-        settings, drawn = self.settings, self.map
-        step, version, goal = self._planned
-        moved = (goal is None) != (drawn.goal is None) or (goal and drawn.goal and math.dist(goal, drawn.goal) > 0.05)
-        known = drawn.version != version
-        if moved or self._steps - step >= settings.route_every or (known and self._steps - step >= 4):
-            self.route.plan(drawn, fresh=bool(moved) or self._steps == 0)
-            self._planned = (self._steps, drawn.version, drawn.goal)
+        goal = self.map.goal
+        if goal and self._goal and math.dist(goal, self._goal) > _NEW_GOAL:
+            self._begun = self._steps
+        self._goal = goal or self._goal
+        late = (self._steps - self._begun - self.settings.patient_steps) / self.settings.hurry_steps
+        self.route.patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
+        settings, drawn, since = self.settings, self.map, self._steps - self._planned
+        found = (drawn.goal is not None) != self._had_goal
+        learned = drawn.version != self._version and since >= settings.route_every // 2
+        if found or learned or since >= settings.route_every:
+            fresh = found or learned or self._steps - self._fresh >= settings.fresh_every
+            self.route.plan(drawn, fresh=fresh)
+            self._planned, self._version, self._had_goal = self._steps, drawn.version, drawn.goal is not None
+            self._fresh = self._steps if fresh else self._fresh
         if self._steps - self._refreshed >= settings.field_every:
             self.surroundings.refresh(drawn)
             self._refreshed = self._steps
@@ -89,13 +101,16 @@ class Navigator:
         x, y = pose.x + cos * bundle.x - sin * bundle.y, pose.y + sin * bundle.x + cos * bundle.y
         facing_cos, facing_sin = cos * bundle.cos - sin * bundle.sin, sin * bundle.cos + cos * bundle.sin
         clearance = self.surroundings.clearance(self.map, x, y, facing_cos, facing_sin, 0.5 * CELL)
-        risk = settings.risk_weight * np.exp(-np.maximum(clearance, 0.0) / self._scale)
+        risk = self.route.patience * settings.risk_weight * np.exp(-np.maximum(clearance, 0.0) / self._scale)
         risk += settings.crash_weight * np.maximum(-clearance, 0.0)
         held = rollouts.held_samples
         last_x, last_y = x[held - 1], y[held - 1]
         go_x, go_y = self._going(bundle, cos, sin)
         ahead = settings.look_ahead
+        here = self.route.time_at(last_x, last_y)
         time = self.route.time_at(last_x + ahead * go_x, last_y + ahead * go_y)
+        # A glide gains no more than the open way allows: else it would seem to carry the robot through a wall.
+        np.maximum(time, here - _GLIDE * ahead / self.route.pace * np.sqrt(go_x * go_x + go_y * go_y), out=time)
         down_x, down_y = self.route.down_at(last_x, last_y)
         aside = np.abs(facing_cos[held - 1] * down_y - facing_sin[held - 1] * down_x)
         time += settings.turn_weight / self._turn_rate * np.arcsin(np.minimum(aside, 1.0))

@@ -24,7 +24,7 @@ def capped_distance(marked: NDArray[np.bool_], reach: int) -> NDArray[np.float64
     for axis in range(2):
         squares = _spread(squares.T if axis else squares, reach)
         squares = squares.T if axis else squares
-    return np.sqrt(np.minimum(squares, far), dtype=np.float64)
+    return np.asarray(np.sqrt(np.minimum(squares, far), dtype=np.float64))
 
 
 def _spread(squares: NDArray[np.float32], reach: int) -> NDArray[np.float32]:
@@ -50,8 +50,7 @@ def arrival_time(
         sweeps: most passes over the grid; fewer run when nothing changes any more.
         start: an earlier field to begin with, or None.
     """
-    size = slowness.shape[0]
-    padded = np.full((size + 2, size + 2), FAR)
+    padded = np.full((slowness.shape[0] + 2, slowness.shape[1] + 2), FAR)
     time = padded[1:-1, 1:-1]
     if start is not None:
         time[:] = start

@@ -46,6 +46,8 @@ _ARENA: Final = 2.0
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
 _REOPEN: Final = 12
+_CLOSE: Final = 0.9
+_ARRIVED: Final = 0.5
 
 
 class LidarMap:
@@ -76,6 +78,7 @@ class LidarMap:
         self.version = 0
         """Grows whenever an obstacle becomes known."""
         self._flat = self.possible.reshape(2, -1)
+        self._close = np.zeros(SIDE * SIDE, dtype=np.bool_)
         self._cells = np.arange(SIDE * SIDE)
         self._carved_at = (math.inf, math.inf, 0.0)
         self._carves = 0
@@ -190,12 +193,24 @@ class LidarMap:
 
     @property
     def search_target(self) -> tuple[float, float]:
-        """Where to drive while the goal is out of sight: the middle of the places where it may be."""
+        """Where to drive while the goal is out of sight: the arena's middle, from where all is seen, then on."""
+        x, y = 0.5 * (self._low[0] + self._high[0]), 0.5 * (self._low[1] + self._high[1])
         cells = np.argwhere(self.goal_possible)
-        if not len(cells):
-            return 0.5 * (self._low[0] + self._high[0]), 0.5 * (self._low[1] + self._high[1])
+        if not len(cells) or math.dist((x, y), (self.pose.x, self.pose.y)) > _ARRIVED:
+            return x, y
         x, y = (cells.mean(axis=0) + 0.5) * 2 * CELL - HALF_WIDTH
         return float(x), float(y)
+
+    @property
+    def passed_close(self) -> NDArray[np.bool_]:
+        """Cells that the robot has been close to: one that is still possible is most likely taken."""
+        return self._close.reshape(SIDE, SIDE)
+
+    @property
+    def bounds(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Least and greatest coordinates, by axis, that any part of the arena can have."""
+        low, high = self._low, self._high
+        return (low[0] - _ARENA, high[0] + _ARENA), (low[1] - _ARENA, high[1] + _ARENA)
 
     def _bound_by_arcs(self, kind: int, readings: NDArray[np.float64]) -> None:
         """Each bin that is no neighbour's share holds an object somewhere on an arc: bound the arena by its corners."""
@@ -234,4 +249,5 @@ class LidarMap:
         bearing -= 2.0 * math.pi * np.floor(bearing / (2.0 * math.pi))
         inside = cells[near]
         self._flat[:, inside] &= ~is_excluded(readings, distance[near], bearing, _REACH)
+        self._close[inside[distance[near] < _CLOSE]] = True
         self._cells = cells[self._flat[0, cells] | self._flat[1, cells]]

@@ -79,6 +79,11 @@ class NoisyRobot:
         """Return the mean speed (m/s) that a step adds along the heading."""
         return THRUST * float((thrust_gain(self._noisy(center)) * self._weight).sum())
 
+    @property
+    def terminal_speed(self) -> float:
+        """Return the mean speed (m/s) that full thrust ends in."""
+        return self.mean_thrust(1.0) / (1.0 - DECAY)
+
     def mean_turn(self, center: float) -> float:
         """Return the mean turn (radians a step)."""
         return float((turn_of(self._noisy(center)) * self._weight).sum())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.controllers.navigator.fields import arrival_time, capped_distance
+from ccfs.controllers.navigator.fields import FAR, arrival_time, capped_distance
 from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE, LidarMap
-from ccfs.controllers.navigator.robot import STEP
+from ccfs.controllers.navigator.robot import STEP, NoisyRobot
 from ccfs.controllers.navigator.settings import NavigatorSettings
 
 __all__ = ["GOAL_RADIUS", "Route"]
@@ -22,19 +23,26 @@ _REACH: Final = 5
 _HAZARD: Final = 0.20
 _VASE: Final = 0.26
 _UNSEEN: Final = 0.24
-_DEAREST: Final = 60.0
+_DEAREST: Final = 150.0
+_MOVED: Final = 0.1
+_AROUND: Final = 0.5
 GOAL_RADIUS: Final = 0.3
 
 
 class Route:
     """The field of arrival times (steps) and the directions down it, remade from a map."""
 
-    def __init__(self, settings: NavigatorSettings, sigma: float) -> None:
+    def __init__(self, settings: NavigatorSettings, robot: NoisyRobot) -> None:
         self._settings = settings
-        self._scale = settings.risk_scale + settings.risk_scale_noise * sigma
+        self._scale = settings.risk_scale + settings.risk_scale_noise * robot.sigma
+        self.pace = STEP * min(settings.cruise_share * robot.terminal_speed, settings.cruise_limit)
+        """Metres a step that the planner reckons with in the open."""
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
         self._x, self._y = axis[:, None], axis[None, :]
         self.time: NDArray[np.float64] = np.zeros((_SIDE, _SIDE))
+        self.patience = 1.0
+        """Factor on the price of risk."""
+        self._target = (math.inf, math.inf)
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
 
@@ -43,35 +51,58 @@ class Route:
 
         Args:
             drawn: the map.
-            fresh: forget the last field; else follow the map's changes from it.
+            fresh: forget the last field; else follow small changes of the map from it.
         """
-        middle, radius = (drawn.goal, GOAL_RADIUS) if drawn.goal else (drawn.search_target, 0.3)
-        target = (self._x - middle[0]) ** 2 + (self._y - middle[1]) ** 2 < (radius - 0.05) ** 2
+        target = drawn.goal or drawn.search_target
+        fresh = fresh or math.dist(target, self._target) > _MOVED
+        self._target = target
+        area = self._area(drawn)
+        x, y = self._x[area[0]], self._y[:, area[1]]
+        inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < (GOAL_RADIUS - 0.05) ** 2
+        slowness = self._slowness(drawn, area)
         if fresh:
-            self.time = arrival_time(self._slowness(drawn), target, _SWEEPS)
+            time = arrival_time(slowness, inside, _SWEEPS)
+            self.time[:] = FAR
         else:
-            self.time = arrival_time(self._slowness(drawn), target, _MORE_SWEEPS, self.time)
+            time = arrival_time(slowness, inside, _MORE_SWEEPS, self.time[area])
+        self.time[area] = time
         gradient_x, gradient_y = np.gradient(self.time)
         length = np.sqrt(gradient_x**2 + gradient_y**2) + 1e-9
         self.down_x, self.down_y = -gradient_x / length, -gradient_y / length
 
-    def _slowness(self, drawn: LidarMap) -> NDArray[np.float64]:
+    def _area(self, drawn: LidarMap) -> tuple[slice, slice]:
+        """The cells in or around the arena: nothing makes a way farther out the fastest."""
+        pose = drawn.pose
+        ends = []
+        for (low, high), here in zip(drawn.bounds, (pose.x, pose.y), strict=True):
+            first = (min(low + 0.2, here) - _AROUND + HALF_WIDTH) / ROUTE_CELL
+            last = (max(high - 0.2, here) + _AROUND + HALF_WIDTH) / ROUTE_CELL
+            ends.append(slice(max(0, int(first)), min(_SIDE, int(last) + 1)))
+        return ends[0], ends[1]
+
+    def _slowness(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
         """Time a cell: cruising, dearer by the risk that rollouts would see there, and by doubt."""
         settings = self._settings
-        clearance = np.full((_SIDE, _SIDE), _REACH * ROUTE_CELL)
+        x, y = self._x[area[0]], self._y[:, area[1]]
+        clearance = np.full((x.size, y.size), _REACH * ROUTE_CELL)
         for known, radius in zip(drawn.known, (_HAZARD, _VASE), strict=True):
-            for x, y in known:
-                distance = np.sqrt((self._x - x) ** 2 + (self._y - y) ** 2)
+            for other_x, other_y in known:
+                distance = np.sqrt((x - other_x) ** 2 + (y - other_y) ** 2)
                 np.minimum(clearance, distance - radius, out=clearance)
         unseen = drawn.possible[0] | drawn.possible[1]
-        coarse = unseen.reshape(_SIDE, 2, _SIDE, 2).any(axis=(1, 3))
-        unsure = capped_distance(coarse, _REACH) * ROUTE_CELL - _UNSEEN
-        price = self._price(clearance) + settings.doubt * self._price(np.maximum(unsure, 0.0))
-        return np.asarray(ROUTE_CELL / (STEP * settings.cruise_speed) * (1.0 + np.minimum(price, _DEAREST)))
+        unsure = np.maximum(
+            settings.doubt * self._beside(unseen, area), self._beside(unseen & drawn.passed_close, area)
+        )
+        price = np.minimum(np.maximum(self._price(clearance), unsure), _DEAREST)
+        return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
+
+    def _beside(self, cells: NDArray[np.bool_], area: tuple[slice, slice]) -> NDArray[np.float64]:
+        coarse = cells.reshape(_SIDE, 2, _SIDE, 2).any(axis=(1, 3))[area]
+        return self._price(capped_distance(coarse, _REACH) * ROUTE_CELL - _UNSEEN)
 
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings
-        price = settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
+        price = self.patience * settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
         return np.asarray(price + 200.0 * np.maximum(-clearance, 0.0))
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

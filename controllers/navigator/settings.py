@@ -21,25 +21,35 @@ class NavigatorSettings:
         crash_weight: steps per metre of a sample inside an obstacle, per sample.
         look_ahead: seconds that a rollout's last velocity is continued before its time to the goal is read.
         turn_weight: share of the time to turn into the way that is charged at a rollout's end.
-        cruise_speed: speed (m/s) that the route planner reckons with in the open.
+        cruise_share: share of the mean terminal speed that the route planner reckons with in the open.
+        cruise_limit: most speed (m/s) that it reckons with.
         route_risk: times the cruising time that the route planner charges for a way at zero clearance.
-        doubt: share of that price that a way beside unseen places costs.
-        route_every: steps between two routes.
+        doubt: share of that price that a way through unseen places costs while they are far.
+        patient_steps: steps after which risk becomes cheaper, because time runs out.
+        hurry_steps: steps over which it does.
+        hurry_share: share of the price of risk that is left at the end.
+        route_every: steps between two routes; half of it when an obstacle became known.
+        fresh_every: steps between two routes that forget the last one.
         field_every: steps between two fields of distance to possible obstacles.
     """
 
     first_steps: int = 4
-    second_steps: int = 14
-    risk_weight: float = 12.0
-    risk_scale: float = 0.02
-    risk_scale_noise: float = 0.02
+    second_steps: int = 22
+    risk_weight: float = 15.0
+    risk_scale: float = 0.01
+    risk_scale_noise: float = 0.0133
     crash_weight: float = 2000.0
-    look_ahead: float = 0.25
-    turn_weight: float = 0.6
-    cruise_speed: float = 0.7
-    route_risk: float = 15.0
+    look_ahead: float = 0.5
+    turn_weight: float = 0.1
+    cruise_share: float = 0.75
+    cruise_limit: float = 0.8
+    route_risk: float = 21.0
     doubt: float = 0.15
+    patient_steps: int = 150
+    hurry_steps: int = 200
+    hurry_share: float = 0.25
     route_every: int = 12
+    fresh_every: int = 48
     field_every: int = 4
 
     def __post_init__(self) -> None:
