@@ -13,6 +13,7 @@ from ccfs import witness
 from ccfs.certificates.witnesses import two_band
 
 NAME = "witnesses"
+SUFFIXES = {".csv", ".json", ".png", ".txt"}
 
 
 @pytest.fixture(scope="module")
@@ -105,3 +106,25 @@ def test_witnesses_readme_shows_the_stored_numbers(kept):
     digits = [(int(kept[0][key][0] * 10**places), places) for key, places in shown.items()]
     stored.check_readme(NAME, *(f"{n // 10**p}.{n % 10**p:0{p}d}" for n, p in digits))
     stored.check_readme(NAME, f"{int(stored.summary(NAME)['two_band']['renyi'] * 1e5) / 1e5:.5f}")
+
+
+def test_witnesses_command_runs_from_nothing(study, tmp_path):
+    study.main(["--out", str(tmp_path / "fresh"), "--sample", "2"])
+    fresh, kept = tmp_path / "fresh", stored.EXPERIMENTS / NAME
+    assert study.records.broken_seals(fresh) == []
+    assert {path.name for path in fresh.iterdir()} == {path.name for path in kept.iterdir() if path.suffix in SUFFIXES}
+    told = study.records.read_summary(fresh)
+    assert told["command"] == "python experiments/witnesses/run.py --sample 2"
+    assert told["two_band"] == pytest.approx(stored.summary(NAME)["two_band"], rel=1e-12)
+
+
+def test_witnesses_command_redraws_without_computing(study, tmp_path, monkeypatch):
+    for path in (stored.EXPERIMENTS / NAME).iterdir():
+        if path.suffix in {".csv", ".json", ".txt"}:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(study, "band_curves", None)
+    monkeypatch.setattr(study, "pages", None)
+    study.main(["--out", str(tmp_path), "--redraw"])
+    assert study.records.broken_seals(tmp_path) == []
+    for name in study.PICTURES:
+        stored.check_picture(tmp_path / name)
