@@ -1,4 +1,4 @@
-"""Make the helpers of the study tests importable by name."""
+"""Make the checks that the study tests share importable by name."""
 
 from __future__ import annotations
 
