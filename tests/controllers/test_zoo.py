@@ -119,12 +119,25 @@ def test_load_refuses_whatever_does_not_match_its_card(checkpoint: Path, tmp_pat
     assert zoo.load(changed(written)).card.steps == 200
 
 
-def test_shipped_controllers_match_their_cards() -> None:
-    for name in zoo.names():
-        entry = zoo.load(name)
+def test_shipped_controllers_are_the_papers_and_match_their_cards() -> None:
+    entries = {name: zoo.load(name) for name in zoo.names()}
+    seeds = {entry.card.seed for entry in entries.values() if entry.card.environment == "SafetyPointGoal2-v0"}
+    assert {1120275774, 1346831933, 658990255} <= seeds
+    for name, entry in entries.items():
         assert entry.card.name == name
-        assert entry.card.steps > 0
         assert entry.actor.center(np.zeros(entry.actor.observation_size)).shape == (entry.actor.action_size,)
+
+
+def test_shipped_step_counts_are_those_of_the_committed_checkpoints() -> None:
+    record = Path(__file__).parents[2] / "experiments" / "training"
+    found = {path.stem: TrainingState.load(path) for path in (record / "checkpoints").glob("*.npz")}
+    assert found.keys() == {name for name in zoo.names() if name.startswith("ppolag-")}
+    for name, state in found.items():
+        card = zoo.load(name).card
+        rows = (record / "curves" / f"{name}.csv").read_text().splitlines()
+        assert card.steps == state.steps == 20_000 * (len(rows) - 1)
+        assert card.digest == state.actor().digest
+        assert card.training_reset_seeds[0] >= EVALUATION_SEED_LIMIT
 
 
 def test_status_shows_how_far_runs_are(checkpoint: Path) -> None:
