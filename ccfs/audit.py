@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from ccfs.audit_batch import batch_faults
 from ccfs.batches import Batch, plan
-from ccfs.building import build_controller
+from ccfs.building import build_controller, event_references
 from ccfs.certify import derive
 from ccfs.counting import is_enough, successes
-from ccfs.inputs import inputs
+from ccfs.inputs import inputs, packages
 from ccfs.manifest import manifest_faults
 from ccfs.protocol import Arm, AttackSpec, Protocol
 from ccfs.replaying import replay_faults
@@ -47,7 +47,7 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
 
     Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
     not what was recorded. Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until
-    you have read its protocol.
+    you have read its protocol. That runs none of it; what could then not be rederived stands in the notes.
 
     Args:
         store: the run.
@@ -61,12 +61,17 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
         protocol = store.protocol()
     except (RuntimeError, ValueError) as error:
         return AuditReport(faults=(f"protocol.json: {error}",), files=files)
-    found = _Findings()
-    _compare_inputs(store, protocol, found)
+    found, runs_code = _Findings(), replay != 0
+    _compare_inputs(store, protocol, found, runs_code=runs_code)
+    can_count = runs_code or not event_references(protocol)
+    if not can_count:
+        found.notes.append(
+            "events are counted by code that the protocol names, so nothing was recounted; use --replay."
+        )
     for arm in protocol.arms:
-        _check_arm(store, protocol, arm, found)
+        _check_arm(store, protocol, arm, found, can_count=can_count)
     found.faults += _stray_files(store, found)
-    if not found.faults:
+    if not found.faults and can_count:
         _check_certificates(store, protocol, found)
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
     chosen = trials if replay is None else _spread(trials, replay)
@@ -87,18 +92,19 @@ def _lock_faults(store: Store) -> Iterator[str]:
         yield "lock: must be empty."
 
 
-def _compare_inputs(store: Store, protocol: Protocol, found: _Findings) -> None:
+def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
     recorded = store.read_json("inputs.json")
     if recorded.get("protocol") != protocol.hash:
         found.faults.append("inputs.json: belongs to another protocol.")
         return
-    try:
-        digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
-        here = inputs(protocol, digests)
-    except ValueError as error:
-        found.notes.append(f"what the protocol names cannot be made here: {error}")
-        return
-    for key in ("controllers", "sources", "packages"):
+    here: dict[str, object] = {"packages": packages()}
+    if runs_code:
+        try:
+            digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
+            here = inputs(protocol, digests)
+        except ValueError as error:
+            found.notes.append(f"what the protocol names cannot be made here: {error}")
+    for key in sorted({"controllers", "sources", "packages"} & set(here)):
         before, now = recorded.get(key), here[key]
         for name in sorted({*_names(before), *_names(now)}):
             old, new = _entry(before, name), _entry(now, name)
@@ -114,7 +120,7 @@ def _entry(table: object, name: str) -> str:
     return str(table.get(name, "absent"))[:16] if isinstance(table, dict) else "absent"
 
 
-def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings) -> None:
+def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:
     """Check the batches of an arm and of its attacks, and where an anytime run stopped."""
     planned = list(plan(protocol, arm, None))
     finished = [batch for batch in planned if store.exists(batch.journal)]
@@ -126,7 +132,7 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings) -> 
         for batch in plan(protocol, arm, attack, trials):
             found.faults += _batch_faults(store, protocol, arm, attack, batch)
             found.batches.append((arm, attack, batch))
-    if not found.faults:
+    if not found.faults and can_count:
         found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=len(finished) == len(planned))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ccfs.batches import Batch
-from ccfs.building import build_attack
+from ccfs.building import attack_limit
 from ccfs.hashing import chain_start, chain_step, file_digest
 from ccfs.ledger import EnergyLedger
 from ccfs.outcomes import Outcome
@@ -143,7 +143,7 @@ def _energy_faults(
     if [(shift.trial, shift.t) for shift in shifts] != [(step.trial, step.t) for step in steps]:
         yield f"{private}: must hold one shift for each step."
         return
-    limit = build_attack(protocol, attack, arm).limit
+    limit = attack_limit(attack, arm)
     for trial, group in groupby(shifts, key=lambda shift: shift.trial):
         ledger = EnergyLedger(limit=limit, schedules=arm.schedule.schedules)
         for shift in group:

@@ -22,7 +22,16 @@ from ccfs.protocols import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 
-__all__ = ["build_arm", "build_controller", "build_event", "check", "references", "source_digest"]
+__all__ = [
+    "attack_limit",
+    "build_arm",
+    "build_controller",
+    "build_event",
+    "check",
+    "event_references",
+    "references",
+    "source_digest",
+]
 
 RULES: dict[str, str] = {
     "none": "NoShift",
@@ -99,12 +108,15 @@ def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
         accepted = ", ".join(RULES)
         raise ProtocolError(f'`{key}.rule` must be one of {accepted} or "module:callable", got {spec.rule!r}.')
     rule = cast(ShiftRule, _make(key, reference, ShiftRule))
+    return Attack(rule=rule, limit=attack_limit(spec, arm), schedules=arm.schedule.schedules)
+
+
+def attack_limit(spec: AttackSpec, arm: Arm) -> float:
+    """Return an attack's limit in the arm's own energy."""
     schedules = arm.schedule.schedules
     if spec.budget is not None and isinstance(schedules, ProposalSchedule):
-        limit = energy_limit(spec.budget, schedules)
-    else:
-        limit = spec.energy or 0.0
-    return Attack(rule=rule, limit=limit, schedules=schedules)
+        return energy_limit(spec.budget, schedules)
+    return spec.energy or 0.0
 
 
 def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
@@ -153,12 +165,19 @@ def references(protocol: Protocol) -> tuple[str, ...]:
     found += [part.make for part in (*protocol.controllers, *protocol.program.fallbacks)]
     found += [protocol.program.candidate_map.make] if protocol.program.candidate_map else []
     found += [attack.rule for attack in protocol.attacks if ":" in attack.rule]
+    return tuple(sorted({*found, *event_references(protocol)}))
+
+
+def event_references(protocol: Protocol) -> tuple[str, ...]:
+    """Return every "module:callable" among the events: counting them runs this code."""
+    found: set[str] = set()
     pending = list(protocol.events)
     while pending:
         event = pending.pop()
         pending.extend(event.events)
-        found += [event.event] if ":" in event.event else []
-    return tuple(sorted(set(found)))
+        if ":" in event.event:
+            found.add(event.event)
+    return tuple(sorted(found))
 
 
 def source_digest(reference: str) -> str:

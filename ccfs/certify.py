@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ccfs.building import build_attack
+from ccfs.building import attack_limit
 from ccfs.counting import certificate, finished_batches, tally
 from ccfs.hashing import file_digest
 from ccfs.manifest import manifest_faults, write_manifest
@@ -65,7 +65,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                         AttackedCount(
                             attack=spec.name,
                             budget=spec.budget,
-                            energy_limit=build_attack(protocol, spec, arm).limit,
+                            energy_limit=attack_limit(spec, arm),
                             energy=energies[spec.name],
                             successes=hits[event.name],
                             trials=number,

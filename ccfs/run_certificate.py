@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
+from ccfs.report_numbers import exact_text
 
 __all__ = ["AttackedCount", "RunCertificate", "round_down"]
 
@@ -51,14 +52,14 @@ class RunCertificate(_Part):
     @property
     def sentence(self) -> str:
         """The claim in one sentence; numbers are rounded against us."""
-        proof = self.trajectory
-        head = f"{self.arm}: P({self.event} within {self.horizon} steps)"
+        proof, target = self.trajectory, exact_text(self.trajectory.target)
+        head, lower = f"{self.arm}: P({self.event} within {self.horizon} steps)", round_down(proof.p_lower)
         if proof.budget is None:
-            return f"{head} is not certified to be at least {proof.target:g} (lower bound {round_down(proof.p_lower)})."
+            return f"{head} is not certified to be at least {target} (lower bound {lower})."
         return (
-            f"{head} stays at least {proof.target:g} under every causal shift of the proposal centers with total "
-            f"Euclidean budget {round_down(proof.budget)} (nominal lower bound {round_down(proof.p_lower)} from "
-            f"{proof.successes} of {proof.trials}; failure probability {proof.delta:g} over {proof.family} claims)."
+            f"{head} stays at least {target} under every causal shift of the proposal centers with total Euclidean "
+            f"budget {round_down(proof.budget)} (nominal lower bound {lower} from {proof.successes} of "
+            f"{proof.trials}; failure probability {exact_text(proof.delta)} over {proof.family} claims)."
         )
 
     def to_bytes(self) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ccfs.building import event_references
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import derive
 from ccfs.manifest import manifest_faults
@@ -17,7 +18,8 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
     """Return the certificate if it holds; raise CertificateError saying what does not.
 
     Without the run, this proves that the numbers follow from the counts; with it, also that the counts follow from
-    the traces. That the traces follow from the protocol is what an audit with replay proves.
+    the traces. That the traces follow from the protocol is what an audit with replay proves. Neither runs code that the
+    protocol names, so a run whose events are such code is refused here.
     """
     try:
         content = path.read_bytes()
@@ -31,6 +33,11 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
         protocol = store.protocol()
         if protocol.hash != document.protocol:
             raise CertificateError(f"{path}: belongs to another protocol than the run {store.root}.")
+        foreign = event_references(protocol)
+        if foreign:
+            raise CertificateError(
+                f"{store.root}: counting needs {foreign[0]}, code that the protocol names; read it, then audit."
+            )
         derived = {made.to_bytes() for _, made in derive(store, protocol)}
         if content not in derived:
             raise CertificateError(f"{path}: is not what the traces of {store.root} give.")

@@ -301,3 +301,31 @@ def test_verify_accepts_the_honest_and_refuses_the_changed(finished, store, tmp_
         verify(changed, None)
     with pytest.raises(CertificateError, match="cannot be read"):
         verify(tmp_path / "absent.json", None)
+
+
+def test_audit_without_replay_and_verify_import_nothing_that_the_protocol_names(finished, monkeypatch):
+    """A stranger's run must be judged without running the stranger's code."""
+
+    def refuse(key, path):
+        raise AssertionError(f"{path} was imported for {key}")
+
+    monkeypatch.setattr("ccfs.building._import", refuse)
+    assert audit(finished, replay=0).is_clean
+    name = next(name for name in finished.files() if name.startswith("certificates/"))
+    verify(finished.path(name), finished)
+    with pytest.raises(AssertionError, match="was imported"):
+        audit(finished, replay=1)
+
+
+def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
+    foreign = ('event = "no_cost_until_goal"', 'event = "ccfs.events:NoCostUntilGoal"\narguments = { horizon = 6 }')
+    store = run(protocol(tmp_path, trials=4, event=foreign), tmp_path / "run", serial_engine(), where="p")
+    certify(store)
+    assert audit(store, replay=1).faults == ()
+    monkeypatch.setattr("ccfs.building._import", lambda key, path: pytest.fail(f"{path} was imported for {key}"))
+    report = audit(store, replay=0)
+    assert report.is_clean
+    assert any("nothing was recounted" in note for note in report.notes)
+    name = next(name for name in store.files() if name.startswith("certificates/"))
+    with pytest.raises(CertificateError, match=r"counting needs ccfs\.events:NoCostUntilGoal"):
+        verify(store.path(name), store)
