@@ -175,7 +175,12 @@ def attack(
         chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
         plan = AttackPlan(
             search=SearchPlan(
-                restarts=restarts, steps=steps, proposals=proposals, screen=screen, threshold=run.threshold
+                restarts=restarts,
+                steps=steps,
+                proposals=proposals,
+                screen=screen,
+                threshold=run.threshold,
+                ranking="drawn",
             ),
             arm=run.arm,
             members=members,

@@ -57,7 +57,11 @@ def distance_upper(center: NDArray[np.float32], moved: NDArray[np.float32]) -> f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """How hard to search. The paper: 4 restarts, 150 steps, 256 proposals a step, screens of 50,000."""
+    """How hard to search. The paper: 4 restarts, 150 steps, 256 proposals a step, screens of 50,000.
+
+    `ranking` says which counts rank the labels to aim at: those of `retained` proposals, or of all `drawn` ones, which
+    tell labels apart where the filter retains little.
+    """
 
     restarts: int
     steps: int
@@ -68,6 +72,11 @@ class SearchPlan:
     temperatures: tuple[float, ...] = (1.0, 0.5, 0.25)
     low: float = 0.0
     high: float = 1.0
+    ranking: str = "retained"
+
+    def __post_init__(self) -> None:
+        if self.ranking not in ("retained", "drawn"):
+            raise ValueError(f"`ranking` must be 'retained' or 'drawn', got {self.ranking!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +142,8 @@ def search(
 ) -> tuple[Candidate, ...]:
     """Return screened candidates inside `reach` times the radius, best margin first.
 
-    Restarts alternate between the two most frequent other labels; the best and the last center of each are screened
-    with noise of their own. Centers stay in the box of pixel values; noise is not clipped.
+    Restarts alternate between the two most frequent other labels of `nominal`; the best and the last center of each
+    are screened with noise of their own. Centers stay in the box of pixel values; noise is not clipped.
     """
     _checks.positive("radius", radius)
     others = sorted(

@@ -93,6 +93,7 @@ def attack_cohort(
     if len(cohort) > plan.members:
         raise ValueError(f"`cohort` must hold at most {plan.members} images, the size of the family.")
     rows = {row.index: row for row in table.arm(plan.arm)}
+    ranks = {row.index: row for row in table.arm("none")} if plan.search.ranking == "drawn" else rows
     missing = [index for index in cohort if index not in rows]
     if missing:
         raise ValueError(f"`table` lacks counts of {len(missing)} images of the cohort, the first is {missing[0]}.")
@@ -106,7 +107,7 @@ def attack_cohort(
         for index in cohort:
             if index not in done:
                 center = pixels(images.images[index])
-                done[index], moved = _attacked(model, counter, center, rows[index], table, plan)
+                done[index], moved = _attacked(model, counter, center, rows[index], ranks[index], table, plan)
                 if moved is not None:
                     np.save(folder / "pairs" / f"{index}.npy", moved)
                 log.write(json.dumps(asdict(done[index])) + "\n")
@@ -152,6 +153,7 @@ def _attacked(
     counter: Counter,
     center: NDArray[np.float32],
     row: CountRow,
+    ranked: CountRow,
     table: CountTable,
     plan: AttackPlan,
 ) -> tuple[Endpoint, NDArray[np.float32] | None]:
@@ -173,7 +175,7 @@ def _attacked(
         model,
         counter,
         center,
-        row.estimation,
+        ranked.estimation,
         original=unsound.selected,
         radius=unsound.radius,
         sigma=sigma,

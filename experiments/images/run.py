@@ -417,6 +417,9 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=2)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--proposals", type=int, default=48)
+    parser.add_argument(
+        "--ranking", choices=("drawn", "retained"), default="drawn", help="counts that rank the targets"
+    )
     parser.add_argument("--screen", type=int, default=1000)
     parser.add_argument("--confirmation", type=int, default=20_000)
     arguments = parser.parse_args()
@@ -429,6 +432,7 @@ def main() -> None:
             proposals=arguments.proposals,
             screen=arguments.screen,
             threshold=0.9,
+            ranking=arguments.ranking,
         ),
         arm=FILTERED,
         members=arguments.members,
