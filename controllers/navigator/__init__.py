@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from ccfs.controllers.navigator.controller import Navigator
+from ccfs.controllers.navigator.guard import (
+    BrakeFallback,
+    MapGuard,
+    NavigatorFallback,
+    StopFallback,
+    would_be_safe,
+)
 from ccfs.controllers.navigator.lidar_map import LidarMap
 from ccfs.controllers.navigator.settings import NavigatorSettings
 
-__all__ = ["LidarMap", "Navigator", "NavigatorSettings"]
+__all__ = [
+    "BrakeFallback",
+    "LidarMap",
+    "MapGuard",
+    "Navigator",
+    "NavigatorFallback",
+    "NavigatorSettings",
+    "StopFallback",
+    "would_be_safe",
+]

@@ -23,6 +23,7 @@ VERSION: Final = "ccfs.navigator/1"
 _NEVER: Final = -(10**6)
 _NEW_GOAL: Final = 0.1
 _GLIDE: Final = 1.5
+_GLIDE_SHARES: Final = np.array([[1.0 / 3.0], [2.0 / 3.0], [1.0]])
 _REACHED: Final = GOAL_RADIUS - 0.01
 
 
@@ -32,12 +33,20 @@ class Navigator:
     Each step it adds the observation to its map, then compares held pairs of actions that end in a brake, as they go on
     average under proposal noise of scale `sigma`, by the time they leave to the goal and by how near they pass to
     anything that is or may be there. Thrust is always +-1, which the noise flips least.
+
+    Args:
+        sigma: scale of the proposal noise that it will run under; part of the program, known before sampling.
+        settings: tuned constants, or None for the shipped ones.
+        drawn: a map that someone else keeps up and resets, for use with `decide`; None for an own one.
     """
 
-    def __init__(self, sigma: float, settings: NavigatorSettings | None = None) -> None:
+    def __init__(
+        self, sigma: float, settings: NavigatorSettings | None = None, *, drawn: LidarMap | None = None
+    ) -> None:
         self.settings = settings or NavigatorSettings()
         self.robot = NoisyRobot(sigma=sigma)
-        self.map = LidarMap()
+        self.map = drawn or LidarMap()
+        self._owns_map = drawn is None
         self.route = Route(self.settings, self.robot)
         self.surroundings = Surroundings()
         self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
@@ -53,7 +62,8 @@ class Navigator:
 
     def reset(self) -> None:
         """Forget the map: a new episode begins."""
-        self.map.reset()
+        if self._owns_map:
+            self.map.reset()
         self._steps = 0
         self._version, self._had_goal = -1, False
         self._goal: tuple[float, float] | None = None
@@ -106,11 +116,14 @@ class Navigator:
         held = rollouts.held_samples
         last_x, last_y = x[held - 1], y[held - 1]
         go_x, go_y = self._going(bundle, cos, sin)
-        ahead = settings.look_ahead
+        glide = settings.look_ahead * _GLIDE_SHARES
         here = self.route.time_at(last_x, last_y)
-        time = self.route.time_at(last_x + ahead * go_x, last_y + ahead * go_y)
+        there = self.route.time_at(last_x + glide * go_x, last_y + glide * go_y).min(axis=0)
         # A glide gains no more than the open way allows: else it would seem to carry the robot through a wall.
-        np.maximum(time, here - _GLIDE * ahead / self.route.pace * np.sqrt(go_x * go_x + go_y * go_y), out=time)
+        most = _GLIDE * settings.look_ahead / self.route.pace * np.sqrt(go_x * go_x + go_y * go_y)
+        time = np.minimum(here, np.maximum(there, here - most))
+        # Early progress counts too: else a run-up that ends fast seems best, and is put off again at each step.
+        time += settings.progress_weight * self.route.time_at(x[:held:2], y[:held:2]).mean(axis=0)
         down_x, down_y = self.route.down_at(last_x, last_y)
         aside = np.abs(facing_cos[held - 1] * down_y - facing_sin[held - 1] * down_x)
         time += settings.turn_weight / self._turn_rate * np.arcsin(np.minimum(aside, 1.0))

@@ -45,7 +45,6 @@ _ARENA: Final = 2.0
 """Half the side of the square in which the task places everything; each thing keeps its keepout from the edge."""
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
-_REOPEN: Final = 12
 _CLOSE: Final = 0.9
 _ARRIVED: Final = 0.5
 
@@ -78,6 +77,9 @@ class LidarMap:
         self.version = 0
         """Grows whenever an obstacle becomes known."""
         self._flat = self.possible.reshape(2, -1)
+        # As `possible`, but without trusting obstacles that were only inferred.
+        self._sound = np.ones_like(self.possible)
+        self._sound_flat = self._sound.reshape(2, -1)
         self._close = np.zeros(SIDE * SIDE, dtype=np.bool_)
         self._cells = np.arange(SIDE * SIDE)
         self._carved_at = (math.inf, math.inf, 0.0)
@@ -106,8 +108,7 @@ class LidarMap:
                 pose = self.pose
                 for point in self._suspects[kind].observe(readings, pose.x, pose.y, pose.heading):
                     if self._may_hold(kind, point):
-                        self._see(kind, point)
-                        self._inferred[kind].append(point)
+                        self._see(kind, point, sound=False)
             self._doubt(kind, readings)
             if self._steps % _FULL_CARVE == 1:
                 self._bound_by_arcs(kind, readings)
@@ -152,19 +153,24 @@ class LidarMap:
             layer = self.goal_possible if side == 0 else self.goal_possible.T
             layer[(axis < self._low[side] - room) | (axis > self._high[side] + room)] = False
 
-    def _see(self, kind: int, point: tuple[float, float]) -> None:
+    def _see(self, kind: int, point: tuple[float, float], *, sound: bool = True) -> None:
         known = self.known[kind]
         for index, other in enumerate(known):
             if math.dist(other, point) < _SAME:
+                if not sound:
+                    return
                 known[index] = point
                 if other in self._inferred[kind]:
                     self._inferred[kind].remove(other)
+                    self._clear_around(kind, point, sound=True)
                 return
         known.append(point)
         self.version += 1
-        self._bound_arena(point, KINDS[kind].keepout)
-        for other_kind in range(2):
-            self._clear_disc(other_kind, point, KINDS[kind].keepout + KINDS[other_kind].keepout)
+        if sound:
+            self._bound_arena(point, KINDS[kind].keepout)
+        else:
+            self._inferred[kind].append(point)
+        self._clear_around(kind, point, sound=sound)
         if len(known) >= KINDS[kind].count:
             self._flat[kind] = False
 
@@ -176,13 +182,24 @@ class LidarMap:
                 self._inferred[kind].remove(point)
                 self.known[kind].remove(point)
                 self.version += 1
-                i, j = (int((value + HALF_WIDTH) / CELL) for value in point)
-                for layer in self.possible:
-                    layer[max(0, i - _REOPEN) : i + _REOPEN, max(0, j - _REOPEN) : j + _REOPEN] = True
-                self._cells = np.flatnonzero(self._flat[0] | self._flat[1])
+                self._reopen()
 
-    def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float) -> None:
-        """Clear the cells of which every point is nearer than `radius`."""
+    def _reopen(self) -> None:
+        """Forget what was cleared because of inferred obstacles, and clear it anew for those that are left."""
+        self.possible[:] = self._sound
+        for kind, inferred in enumerate(self._inferred):
+            for point in inferred:
+                self._clear_around(kind, point, sound=False)
+        for kind, known in enumerate(self.known):
+            if len(known) >= KINDS[kind].count:
+                self._flat[kind] = False
+
+    def _clear_around(self, kind: int, point: tuple[float, float], *, sound: bool) -> None:
+        for other_kind in range(2):
+            self._clear_disc(other_kind, point, KINDS[kind].keepout + KINDS[other_kind].keepout, sound=sound)
+
+    def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float, *, sound: bool = True) -> None:
+        """Clear the cells of which every point is nearer than `radius`; for good where the reason is sound."""
         reach = radius - _REACH - _MARGIN
         low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
         high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
@@ -190,6 +207,8 @@ class LidarMap:
         y = (np.arange(low[1], min(high[1], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[1]
         inside = x[:, None] ** 2 + y[None, :] ** 2 < reach * reach
         self.possible[kind, low[0] : high[0], low[1] : high[1]] &= ~inside
+        if sound:
+            self._sound[kind, low[0] : high[0], low[1] : high[1]] &= ~inside
 
     @property
     def search_target(self) -> tuple[float, float]:
@@ -233,9 +252,10 @@ class LidarMap:
             self._narrow(axis, point[axis], point[axis], keepout)
             for kind, about in enumerate(KINDS):
                 reach = _ARENA - about.keepout + _MARGIN
-                layer = self.possible[kind] if axis == 0 else self.possible[kind].T
-                layer[: max(0, math.floor((self._low[axis] - reach + HALF_WIDTH) / CELL))] = False
-                layer[max(0, math.ceil((self._high[axis] + reach + HALF_WIDTH) / CELL)) :] = False
+                for layers in (self.possible, self._sound):
+                    layer = layers[kind] if axis == 0 else layers[kind].T
+                    layer[: max(0, math.floor((self._low[axis] - reach + HALF_WIDTH) / CELL))] = False
+                    layer[max(0, math.ceil((self._high[axis] + reach + HALF_WIDTH) / CELL)) :] = False
 
     def _carve(self, readings: NDArray[np.float64]) -> None:
         """Clear what the readings contradict: near cells each time, far ones now and then (they change slowly)."""
@@ -248,6 +268,8 @@ class LidarMap:
         bearing = np.arctan2(dy[near], dx[near]) - self.pose.heading
         bearing -= 2.0 * math.pi * np.floor(bearing / (2.0 * math.pi))
         inside = cells[near]
-        self._flat[:, inside] &= ~is_excluded(readings, distance[near], bearing, _REACH)
+        left = ~is_excluded(readings, distance[near], bearing, _REACH)
+        self._flat[:, inside] &= left
+        self._sound_flat[:, inside] &= left
         self._close[inside[distance[near] < _CLOSE]] = True
-        self._cells = cells[self._flat[0, cells] | self._flat[1, cells]]
+        self._cells = cells[self._sound_flat[0, cells] | self._sound_flat[1, cells]]

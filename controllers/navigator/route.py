@@ -24,6 +24,8 @@ _HAZARD: Final = 0.20
 _VASE: Final = 0.26
 _UNSEEN: Final = 0.24
 _DEAREST: Final = 150.0
+_WALL: Final = 0.025
+"""Clearance below which a way counts as closed, however late it is: the robot would only wait in front of it."""
 _MOVED: Final = 0.1
 _AROUND: Final = 0.5
 GOAL_RADIUS: Final = 0.3
@@ -58,7 +60,8 @@ class Route:
         self._target = target
         area = self._area(drawn)
         x, y = self._x[area[0]], self._y[:, area[1]]
-        inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < (GOAL_RADIUS - 0.05) ** 2
+        # Deep inside the goal: at its edge, arriving later would seem as good as arriving now.
+        inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < ROUTE_CELL**2
         slowness = self._slowness(drawn, area)
         if fresh:
             time = arrival_time(slowness, inside, _SWEEPS)
@@ -103,7 +106,7 @@ class Route:
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings
         price = self.patience * settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
-        return np.asarray(price + 200.0 * np.maximum(-clearance, 0.0))
+        return np.asarray(np.where(clearance < _WALL, _DEAREST, price))
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""

@@ -20,6 +20,7 @@ class NavigatorSettings:
         risk_scale_noise: what a unit of sigma adds to it.
         crash_weight: steps per metre of a sample inside an obstacle, per sample.
         look_ahead: seconds that a rollout's last velocity is continued before its time to the goal is read.
+        progress_weight: weight of the mean time to the goal along a rollout, beside the time at its end.
         turn_weight: share of the time to turn into the way that is charged at a rollout's end.
         cruise_share: share of the mean terminal speed that the route planner reckons with in the open.
         cruise_limit: most speed (m/s) that it reckons with.
@@ -40,10 +41,11 @@ class NavigatorSettings:
     risk_scale_noise: float = 0.0133
     crash_weight: float = 2000.0
     look_ahead: float = 0.5
+    progress_weight: float = 1.0
     turn_weight: float = 0.1
     cruise_share: float = 0.75
     cruise_limit: float = 0.8
-    route_risk: float = 21.0
+    route_risk: float = 40.0
     doubt: float = 0.15
     patient_steps: int = 150
     hurry_steps: int = 200
