@@ -93,15 +93,16 @@ class Route:
                 distance = np.sqrt((x - other_x) ** 2 + (y - other_y) ** 2)
                 np.minimum(clearance, distance - radius, out=clearance)
         unseen = drawn.possible[0] | drawn.possible[1]
-        unsure = np.maximum(
-            settings.doubt * self._beside(unseen, area), self._beside(unseen & drawn.passed_close, area)
-        )
+        doubtful = settings.doubt * np.exp(-np.maximum(self._away(unseen, area), 0.0) / self._scale)
+        taken = self._price(self._away(unseen & drawn.passed_close, area))
+        unsure = np.maximum(doubtful, taken)
         price = np.minimum(np.maximum(self._price(clearance), unsure), _DEAREST)
         return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
 
-    def _beside(self, cells: NDArray[np.bool_], area: tuple[slice, slice]) -> NDArray[np.float64]:
+    def _away(self, cells: NDArray[np.bool_], area: tuple[slice, slice]) -> NDArray[np.float64]:
+        """Clearance from obstacles that may lie in the marked fine cells."""
         coarse = cells.reshape(_SIDE, 2, _SIDE, 2).any(axis=(1, 3))[area]
-        return self._price(capped_distance(coarse, _REACH) * ROUTE_CELL - _UNSEEN)
+        return capped_distance(coarse, _REACH) * ROUTE_CELL - _UNSEEN
 
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings

@@ -25,7 +25,7 @@ class NavigatorSettings:
         cruise_share: share of the mean terminal speed that the route planner reckons with in the open.
         cruise_limit: most speed (m/s) that it reckons with.
         route_risk: times the cruising time that the route planner charges for a way at zero clearance.
-        doubt: share of that price that a way through unseen places costs while they are far.
+        doubt: times the cruising time that it charges for a way through places that were at best seen from afar.
         patient_steps: steps after which risk becomes cheaper, because time runs out.
         hurry_steps: steps over which it does.
         hurry_share: share of the price of risk that is left at the end.
@@ -41,12 +41,12 @@ class NavigatorSettings:
     risk_scale_noise: float = 0.0133
     crash_weight: float = 2000.0
     look_ahead: float = 0.5
-    progress_weight: float = 1.0
+    progress_weight: float = 0.5
     turn_weight: float = 0.1
     cruise_share: float = 0.75
     cruise_limit: float = 0.8
     route_risk: float = 40.0
-    doubt: float = 0.15
+    doubt: float = 2.0
     patient_steps: int = 150
     hurry_steps: int = 200
     hurry_share: float = 0.25
