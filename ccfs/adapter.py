@@ -52,9 +52,9 @@ def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Sign
         observation=observation,  # type: ignore[arg-type]  # the environment's own, checked by its space
         reward=_number("reward", reward),
         cost=None if cost is None else _number("cost", cost),
-        goal=bool(info.get(signals.goal, False)),
-        terminated=bool(terminated),
-        truncated=bool(truncated),
+        goal=_flag(signals.goal, info.get(signals.goal, False)),
+        terminated=_flag("terminated", terminated),
+        truncated=_flag("truncated", truncated),
         info=info,
     )
 
@@ -67,10 +67,21 @@ def _number(name: str, value: object) -> float:
     raise TypeError(f"`env.step` must return a number as {name}, got {value!r}.")
 
 
+def _flag(name: str, value: object) -> bool:
+    """Return a truth value; a NaN or a string is none, whatever Python thinks of it."""
+    if (
+        isinstance(value, (bool, int, float, np.bool_, np.number, np.ndarray))
+        and np.ndim(value) == 0
+        and value in (0, 1)
+    ):
+        return bool(value)
+    raise TypeError(f"`env.step` must return True or False as {name}, got {value!r}.")
+
+
 class SixTuple(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     """Give a wrapped environment Safety-Gymnasium's six return values again, for loops that expect them."""
 
     def step(self, action: Vector) -> tuple[Vector, float, float, bool, bool, Info]:  # type: ignore[override]
-        """Return (observation, reward, cost, terminated, truncated, info)."""
+        """Return (observation, reward, cost, terminated, truncated, info); the cost is NaN where none was reported."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(reward), float(info.get("cost", 0.0)), terminated, truncated, info
+        return observation, float(reward), float(info.get("cost", np.nan)), terminated, truncated, info

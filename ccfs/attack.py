@@ -60,6 +60,11 @@ class Attack:
         return self._ledger.limit
 
     @property
+    def schedules(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
+        """The schedules that its ledger charges by."""
+        return self._ledger.schedules
+
+    @property
     def last(self) -> ShiftRecord | None:
         """The last committed shift, None before the first."""
         return self._last

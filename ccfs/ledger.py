@@ -50,6 +50,11 @@ class EnergyLedger:
         return self._limit
 
     @property
+    def schedules(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
+        """One schedule, or one per step."""
+        return self._schedules
+
+    @property
     def spent(self) -> float:
         """The energy committed so far, rounded up."""
         return fraction_upper(self._spent)

@@ -15,7 +15,7 @@ class Selector:
     """Runs one causal program over the steps of an episode.
 
     Paper, Algorithm 2, inner loop: the first accepted proposal in index order, else the first accepted fallback in
-    declared order, else abstention. Total by construction: an `Exception` of a component counts as its refusal.
+    declared order, else abstention. Total by construction: an exception (or exit) of a component counts as its refusal.
     """
 
     def __init__(self, program: CausalProgram) -> None:
@@ -39,7 +39,7 @@ class Selector:
             if id(observer) not in self._broken:
                 try:
                     observer.observe(_copy(observation))
-                except Exception:
+                except (Exception, SystemExit):
                     self._broken.add(id(observer))
 
     def select(self, observation: Vector, center: Vector, block: Vector) -> Selection:
@@ -72,7 +72,7 @@ class Selector:
             if answer.shape != center.shape or answer.dtype.kind not in "fiu":
                 return None
             action = self._candidates(answer.astype(np.float64)[None])
-        except Exception:
+        except (Exception, SystemExit):
             return None
         return action if action is not None and np.isfinite(action).all() else None
 
@@ -80,11 +80,11 @@ class Selector:
         """Return the candidates, or None when the candidate map fails."""
         try:
             candidates = self._program.candidates(block.copy())
-        except Exception:
+        except (Exception, SystemExit):
             return None
         if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
             return None
-        return candidates
+        return candidates.copy()  # the map may keep what it returned, and change it after it was verified
 
     def _accepted(self, observation: Vector, candidates: Vector) -> Flags:
         """Return which candidates may run: finite, and accepted by a verifier that answered properly."""
@@ -99,7 +99,7 @@ class Selector:
             if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != nobody.shape:
                 return nobody
             return np.asarray(flags & np.isfinite(candidates).all(axis=1))
-        except Exception:
+        except (Exception, SystemExit):
             return nobody
 
 

@@ -37,8 +37,9 @@ def run_trial(
 ) -> tuple[TrialRecorder, TrajectoryRow]:
     """Run one trial and return its steps and its trajectory line.
 
-    An `Exception` of the environment, the controller or a component's reset is the outcome CRASHED, a failure of every
-    event that had not happened before. A refused or broken shift is an error of the experiment and raises out.
+    An exception (or exit) of the environment, the controller or a component's reset is the outcome CRASHED, a failure
+    of every event that had not happened before. A refused or broken shift is an error of the experiment and raises
+    out.
     """
     recorder = TrialRecorder(streams.trial, reset_seed)
     try:
@@ -55,7 +56,7 @@ def run_trial(
                 return recorder, recorder.finish(outcome)
     except (AttackError, EnergyRefusedError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return recorder, recorder.finish(Outcome.CRASHED, type(error).__name__)
     raise AssertionError("the last step of the horizon always has an outcome")
 
@@ -84,4 +85,8 @@ def _record(
 
 
 def _is_finite(observation: Vector) -> bool:
-    return bool(np.isfinite(observation).all())
+    """Whether an observation is made of finite numbers; None, strings and objects are not."""
+    try:
+        return bool(np.isfinite(np.asarray(observation)).all())
+    except TypeError:
+        return False

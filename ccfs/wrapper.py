@@ -65,6 +65,9 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             raise ValueError(
                 f"`program` must have the action dimension of `env`, {env.action_space.shape}, got {program.dimension}."
             )
+        _check_actions(env.action_space, program)
+        if attack is not None and attack.schedules != fixed:
+            raise ValueError("`attack` must charge by the wrapper's own schedules, got other ones.")
         if isinstance(fixed, tuple):
             horizon = len(fixed) if horizon is None else horizon
             if not horizon <= len(fixed):
@@ -113,7 +116,8 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         self._selector.reset()
         self._observation = np.array(observation)
         self._t, self._is_done = 0, False
-        return observation, info
+        # A copy: the environment may keep its array, and a policy that writes into what it sees would steer it.
+        return self._observation.copy(), info
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
         """Take the policy's action as the center of this step's block; return the environment's outcome.
@@ -127,10 +131,10 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         drawn_around = center
         if self._attack is not None and self._horizon is not None:
             drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
+        self._is_done = True  # stays so if anything from here on raises: no second block is drawn for this step
         block = schedule_at(self._schedules, self._t).sample_block(drawn_around, self._rng)
         self._selector.observe(self._observation)
         selection = self._selector.select(self._observation, center, block)
-        self._is_done = True  # stays so if the inner step raises
         if selection.action is None:
             return self._abstain(center, selection)
         return self._execute(center, selection, selection.action)
@@ -149,7 +153,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         info = {**inner.info, "ccfs": self._public_info()}
         if inner.cost is not None:
             info.setdefault("cost", inner.cost)
-        return inner.observation, inner.reward, inner.terminated, truncated, info
+        return self._observation.copy(), inner.reward, inner.terminated, truncated, info
 
     def _abstain(self, center: Vector, selection: Selection) -> tuple[Vector, float, bool, bool, Info]:
         self._record(center, selection, 0.0, None, False, True, False)
@@ -194,3 +198,13 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             "action": action,
             "skipped": step.skipped,
         }
+
+
+def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> None:
+    """Refuse a program that could execute what the environment's action space does not hold."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.dtype(program.dtype):
+        raise ValueError(f"`program` must have the action precision of `env`, {space}, got {program.dtype}.")
+    if not (np.all(space.low <= program.low) and np.all(program.high <= space.high)):
+        raise ValueError(
+            f"`program` must keep to the action box of `env`, {space}, got {program.low} to {program.high}."
+        )
