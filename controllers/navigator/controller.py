@@ -68,6 +68,7 @@ class Navigator:
         self._version, self._had_goal = -1, False
         self._goal: tuple[float, float] | None = None
         self._begun = 0
+        self._patience = 1.0
         self._planned = self._fresh = _NEVER
         self._refreshed = _NEVER
 
@@ -89,7 +90,7 @@ class Navigator:
             self._begun = self._steps
         self._goal = goal or self._goal
         late = (self._steps - self._begun - self.settings.patient_steps) / self.settings.hurry_steps
-        self.route.patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
+        self._patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
         settings, drawn, since = self.settings, self.map, self._steps - self._planned
         found = (drawn.goal is not None) != self._had_goal
         learned = drawn.version != self._version and since >= settings.route_every // 2
@@ -111,7 +112,7 @@ class Navigator:
         x, y = pose.x + cos * bundle.x - sin * bundle.y, pose.y + sin * bundle.x + cos * bundle.y
         facing_cos, facing_sin = cos * bundle.cos - sin * bundle.sin, sin * bundle.cos + cos * bundle.sin
         clearance = self.surroundings.clearance(self.map, x, y, facing_cos, facing_sin, 0.5 * CELL)
-        risk = self.route.patience * settings.risk_weight * np.exp(-np.maximum(clearance, 0.0) / self._scale)
+        risk = self._patience * settings.risk_weight * np.exp(-np.maximum(clearance, 0.0) / self._scale)
         risk += settings.crash_weight * np.maximum(-clearance, 0.0)
         held = rollouts.held_samples
         last_x, last_y = x[held - 1], y[held - 1]

@@ -24,8 +24,6 @@ _HAZARD: Final = 0.20
 _VASE: Final = 0.26
 _UNSEEN: Final = 0.24
 _DEAREST: Final = 150.0
-_WALL: Final = 0.025
-"""Clearance below which a way counts as closed, however late it is: the robot would only wait in front of it."""
 _MOVED: Final = 0.1
 _AROUND: Final = 0.5
 GOAL_RADIUS: Final = 0.3
@@ -37,13 +35,12 @@ class Route:
     def __init__(self, settings: NavigatorSettings, robot: NoisyRobot) -> None:
         self._settings = settings
         self._scale = settings.risk_scale + settings.risk_scale_noise * robot.sigma
+        self._closed = settings.closed + settings.closed_noise * robot.sigma
         self.pace = STEP * min(settings.cruise_share * robot.terminal_speed, settings.cruise_limit)
         """Metres a step that the planner reckons with in the open."""
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
         self._x, self._y = axis[:, None], axis[None, :]
         self.time: NDArray[np.float64] = np.zeros((_SIDE, _SIDE))
-        self.patience = 1.0
-        """Factor on the price of risk."""
         self._target = (math.inf, math.inf)
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
@@ -106,8 +103,8 @@ class Route:
 
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings
-        price = self.patience * settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
-        return np.asarray(np.where(clearance < _WALL, _DEAREST, price))
+        price = settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
+        return np.asarray(np.where(clearance < self._closed, _DEAREST, price))
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""

@@ -25,6 +25,8 @@ class NavigatorSettings:
         cruise_share: share of the mean terminal speed that the route planner reckons with in the open.
         cruise_limit: most speed (m/s) that it reckons with.
         route_risk: times the cruising time that the route planner charges for a way at zero clearance.
+        closed: clearance below which a way counts as closed, without noise: the robot would only wait in front of it.
+        closed_noise: what a unit of sigma adds to it.
         doubt: times the cruising time that it charges for a way through places that were at best seen from afar.
         patient_steps: steps after which risk becomes cheaper, because time runs out.
         hurry_steps: steps over which it does.
@@ -46,6 +48,8 @@ class NavigatorSettings:
     cruise_share: float = 0.75
     cruise_limit: float = 0.8
     route_risk: float = 40.0
+    closed: float = 0.02
+    closed_noise: float = 0.025
     doubt: float = 2.0
     patient_steps: int = 150
     hurry_steps: int = 200
