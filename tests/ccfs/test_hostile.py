@@ -1,4 +1,4 @@
-"""Components and environments that cheat, by accident or on purpose: none may become an executed action or a success."""
+"""Components and environments that cheat, by accident or on purpose: none becomes an executed action or a success."""
 
 from __future__ import annotations
 
