@@ -60,12 +60,16 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
     Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
-    worker anywhere gives the same bytes. A worker with other versions or other source than `expected` (the run's
-    inputs as canonical JSON) refuses.
+    worker anywhere gives the same bytes. A worker with other versions, other source or another controller than
+    `expected` (the run's inputs as canonical JSON) refuses.
     """
-    if expected is not None:
-        _refuse_other_inputs(parse_canonical(canonical), json.loads(expected))
-    steps, rows, shifts, dimension = _run(canonical, batch)
+    record = None if expected is None else json.loads(expected)
+    try:
+        if record is not None:
+            _refuse_other_inputs(parse_canonical(canonical), record)
+        steps, rows, shifts, dimension = _run(canonical, batch, record)
+    except SystemExit as error:  # it would end a worker, or this process with the code 0
+        raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
     public = (table_bytes(step_table(steps, dimension)), table_bytes(trajectory_table(rows)))
     return public if batch.attack == NOMINAL else (*public, table_bytes(shift_table(shifts, dimension)))
 
@@ -93,13 +97,17 @@ def _trial(
     )
 
 
-def _run(canonical: str, batch: Batch) -> tuple[list[StepRow], list[TrajectoryRow], list[ShiftRow], int]:
+def _run(
+    canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None
+) -> tuple[list[StepRow], list[TrajectoryRow], list[ShiftRow], int]:
     protocol, arm, attack = _parts(canonical, batch)
     wrapped, controller = build_arm(protocol, arm, attack)
     steps: list[StepRow] = []
     rows: list[TrajectoryRow] = []
     shifts: list[ShiftRow] = []
     try:
+        if expected is not None:
+            _refuse_another_controller(arm, controller, expected["controllers"])
         for trial in batch.trials:
             recorder, row = _trial(protocol, arm, wrapped, controller, trial)
             steps += recorder.steps
@@ -110,7 +118,16 @@ def _run(canonical: str, batch: Batch) -> tuple[list[StepRow], list[TrajectoryRo
         wrapped.close()
 
 
-def _refuse_other_inputs(protocol: Protocol, expected: dict[str, object]) -> None:
+def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[str, str]) -> None:
+    name, digest = arm.controller.name, controller.digest
+    if digest != expected[name]:
+        raise RuntimeError(
+            f"controller {name!r} has the digest {digest} here, the run was begun with {expected[name]}. "
+            "Restore it to resume, or begin anew."
+        )
+
+
+def _refuse_other_inputs(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
     here = inputs(protocol, {})
     for key in ("sources", "packages"):
         if here[key] != expected[key]:

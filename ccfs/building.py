@@ -196,7 +196,7 @@ def _import(key: str, path: str) -> Callable[..., object]:
         target: object = importlib.import_module(module)
         for part in name.split("."):
             target = getattr(target, part)
-    except (ImportError, AttributeError) as error:
+    except (Exception, SystemExit) as error:
         raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {error}.") from error
     if not callable(target):
         raise ProtocolError(f"`{key}.make` must name a callable, got {path!r}, a {type(target).__name__}.")
@@ -217,7 +217,7 @@ def _call(key: str, function: Callable[..., Made], arguments: dict[str, object])
         return function(**{name: _tuples(value) for name, value in arguments.items()})
     except ProtocolError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}"
         raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
 

@@ -202,6 +202,8 @@ def _one_line_errors() -> Iterator[None]:
         raise
     except (RunError, ValueError, RuntimeError) as error:
         _fail(str(error), 2)
+    except SystemExit as error:
+        _fail(f"code that the protocol names called for the end of the process: {error!r}.", 2)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -120,6 +120,40 @@ def test_run_controller_that_changes_between_runs_is_refused(tmp_path):
         toys.Drifting.digest = "drifting"
 
 
+DRIFTING = ('make = "ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"')
+
+
+def test_run_refuses_a_controller_that_changes_within_the_run(tmp_path, monkeypatch):
+    import toys
+
+    made = protocol(tmp_path, x=DRIFTING)
+
+    def retrain(trials):
+        monkeypatch.setattr(toys.Drifting, "digest", "retrained")
+
+    with pytest.raises(RunError, match=r"batch-00001: controller 'steer' has the digest retrained here, .* drifting"):
+        run(made, tmp_path / "run", serial_engine(), where="p", advance=retrain)
+    assert len(list((tmp_path / "run" / "batches").rglob("*.json"))) == 1
+    assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_run_batch_refuses_a_worker_with_another_controller(reference):
+    made, files = reference
+    record = json.loads(files["inputs.json"])
+    record["controllers"]["steer"] = "0" * 64
+    with pytest.raises(RuntimeError, match="controller 'steer' has the digest"):
+        run_batch(made.canonical, next(plan(made, made.arms[0], None)), json.dumps(record))
+
+
+def test_run_code_that_ends_the_process_stops_the_run(tmp_path, monkeypatch):
+    def end(*given):
+        raise SystemExit(0)
+
+    monkeypatch.setattr("ccfs.batches._run", end)
+    with pytest.raises(RunError, match=r"batch-00000: code that the protocol names called for the end .* SystemExit"):
+        run(protocol(tmp_path), tmp_path / "run", serial_engine(), where="p")
+
+
 def test_run_refuses_changed_inputs(reference, tmp_path, monkeypatch):
     made, _ = reference
     run(made, tmp_path / "run", serial_engine(), where="p")
