@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+import gymnasium
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 from toys import Line, Push
 
 from ccfs.attack import Attack
-from ccfs.certificates.binomial import clopper_pearson_upper
+from ccfs.certificates.binomial import clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.trajectory import certify_event
 from ccfs.components import BoxVerifier, CenterFallback, FixedFallback
 from ccfs.ledger import energy_limit
@@ -97,3 +101,62 @@ def test_random_programs_never_fall_below_their_certificate(schedule, rule, entr
         nominal, TRIALS, delta=DELTA, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
     )
     assert proof.lower_at(budget) <= clopper_pearson_upper(attacked, TRIALS, delta=DELTA)
+
+
+class Sum(gymnasium.Env):
+    """Adds up the actions: with centers far from the box's edge the sum is Gaussian and nothing blunts an attack."""
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        self.action_space = gymnasium.spaces.Box(-100.0, 100.0, (1,), np.float64)
+        self.render_mode = None
+
+    def reset(self, *, seed=None, options=None):
+        self.total = 0.0
+        return np.array([self.total]), {}
+
+    def step(self, action):
+        self.total += float(action[0])
+        return np.array([self.total]), self.total, False, False, {}
+
+
+class Still:
+    """A controller that asks for no action."""
+
+    digest = "still"
+
+    def reset(self):
+        pass
+
+    def center(self, observation):
+        return np.zeros(1)
+
+
+def test_runtime_attack_attains_the_certificate_so_that_an_overstated_one_would_be_seen():
+    """False-alarm rate: 3e-6. The even push is the worst causal rule here: its rate is Phi(Phi^-1(p) - mu)."""
+    schedule, horizon, trials, mu, delta = ProposalSchedule(count=1, sigma=0.2), 4, 2_000, 1.5, 1e-6
+    level = 1.3 * schedule.sigma * math.sqrt(horizon)
+
+    def below(attack):
+        env = Sum()
+        program = CausalProgram.for_space(env.action_space, verifier=BoxVerifier(low=(-99.0,), high=(99.0,)))
+        wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=horizon, attack=attack)
+        hits = 0
+        for trial in range(trials):
+            streams = Streams(root=5, arm="nominal" if attack is None else "attacked", trial=trial)
+            recorder, _ = run_trial(
+                wrapped, Still(), horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
+            )
+            hits += recorder.steps[-1].reward <= level
+        return hits
+
+    nominal = below(None)
+    attacked = below(Attack(rule=ConstantShift(direction=(1.0,)), limit=mu**2, schedules=schedule))
+    proof = certify_event(
+        nominal, trials, delta=delta, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
+    )
+    seen = clopper_pearson_upper(attacked, trials, delta=delta)
+    assert proof.lower_at(mu * schedule.sigma) <= seen
+    assert clopper_pearson_lower(attacked, trials, delta=delta) <= norm.cdf(1.3 - mu) <= seen
+    # A certificate that promised for the whole budget what holds at half of it would be caught here.
+    assert seen < proof.lower_at(mu * schedule.sigma / 2)
