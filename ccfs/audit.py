@@ -127,6 +127,9 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, 
     if finished != planned[: len(finished)] or not finished:
         found.faults.append(f"batches/{arm.name}/nominal: batches are missing in the middle.")
         return
+    if protocol.claim.stop_at_budget is None and finished != planned:
+        found.faults.append(f"{planned[len(finished)].journal}: is missing.")
+        return
     trials = sum(len(batch.trials) for batch in finished)
     for attack in (None, *protocol.attacks):
         for batch in plan(protocol, arm, attack, trials):

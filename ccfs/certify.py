@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ccfs.batches import plan
 from ccfs.building import attack_limit
 from ccfs.counting import certificate, finished_batches, tally
 from ccfs.hashing import file_digest
@@ -41,11 +42,16 @@ def certify(store: Store) -> list[RunCertificate]:
 
 
 def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertificate]]:
-    """Yield every certificate with its file name, computed from the stored traces alone."""
+    """Yield every certificate with its file name, computed from the stored traces alone.
+
+    Assumes: the trials are the planned ones, all of them or, where the protocol has a stopping rule, the first ones. A
+    run with others is refused: whoever may leave trials out chooses the counts.
+    """
     controllers = store.read_json("inputs.json").get("controllers")
     digests = controllers if isinstance(controllers, dict) else {}
     for arm in protocol.arms:
         counts, trials = tally(store, protocol, arm, None)
+        _refuse_missing_trials(store, protocol, arm, trials)
         files = [name for batch in finished_batches(store, protocol, arm, None) for name in batch.files]
         attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(store, protocol, arm, spec) for spec in protocol.attacks}
@@ -76,6 +82,16 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     claim=certificate(protocol, arm, event.name, counts[event.name], trials).to_json(),
                 ),
             )
+
+
+def _refuse_missing_trials(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+    planned = protocol.trials.count
+    if protocol.claim.stop_at_budget is None and trials != planned:
+        raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
+    for attack in (None, *protocol.attacks):
+        if finished_batches(store, protocol, arm, attack) != list(plan(protocol, arm, attack, trials)):
+            under = "nominal" if attack is None else attack.name
+            raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
 
 
 def _greatest_energy(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec) -> float:

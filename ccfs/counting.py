@@ -7,18 +7,21 @@ from ccfs.building import build_event
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.events import holds
 from ccfs.protocol import Arm, AttackSpec, Protocol
-from ccfs.store import Store
+from ccfs.store import RunError, Store
 from ccfs.trace import traces
 
 __all__ = ["certificate", "finished_batches", "is_enough", "successes", "tally"]
 
 
 def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
-    """Return how many trials of a batch are in each event."""
+    """Return how many trials of a batch are in each event; refuse tables that do not hold each trial once."""
     steps, rows = (store.path(name) for name in batch.files[:2])
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     counts = dict.fromkeys(events, 0)
-    for trace in traces(rows, steps):
+    found = list(traces(rows, steps))
+    if [trace.trial for trace in found] != list(batch.trials):
+        raise RunError(f"{rows}: must hold the trials {batch.trials[0]} to {batch.trials[-1]}, each once and in order.")
+    for trace in found:
         for name, event in events.items():
             counts[name] += holds(event, trace)
     return counts

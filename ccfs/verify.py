@@ -9,7 +9,7 @@ from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import derive
 from ccfs.manifest import manifest_faults
 from ccfs.run_certificate import RunCertificate
-from ccfs.store import Store
+from ccfs.store import RunError, Store
 
 __all__ = ["verify"]
 
@@ -38,7 +38,10 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
             raise CertificateError(
                 f"{store.root}: counting needs {foreign[0]}, code that the protocol names; read it, then audit."
             )
-        derived = {made.to_bytes() for _, made in derive(store, protocol)}
+        try:
+            derived = {made.to_bytes() for _, made in derive(store, protocol)}
+        except RunError as error:
+            raise CertificateError(str(error)) from error
         if content not in derived:
             raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
     return document

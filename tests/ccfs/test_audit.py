@@ -317,6 +317,65 @@ def test_audit_without_replay_and_verify_import_nothing_that_the_protocol_names(
         audit(finished, replay=1)
 
 
+def drop_batches(store, chosen):
+    """What a forger would do with the batches that went badly."""
+    made = store.protocol()
+    for arm in made.arms:
+        for attack in (None, *made.attacks):
+            batches = list(plan(made, arm, attack))
+            for number in chosen:
+                for name in (*batches[number].files, batches[number].journal):
+                    store.path(name).unlink()
+    write_manifest(store, made)
+
+
+@pytest.mark.parametrize("chosen", [[0], [1], [2], [1, 2], [0, 1, 2]])
+def test_run_without_some_of_its_batches_is_refused_behind_a_new_manifest(store, chosen):
+    drop_batches(store, chosen)
+    with pytest.raises(RunError, match=r"steer/one must have all 10 planned trials, got \d"):
+        certify(store)
+    with pytest.raises(CertificateError, match="planned trials"):
+        verify(store.path("certificates/steer/one/safe.json"), store)
+    assert any(fault.startswith("batches/steer/one/nominal") for fault in audit(store).faults)
+
+
+def test_certify_refuses_an_attack_without_some_of_its_batches(store):
+    made = store.protocol()
+    batch = list(plan(made, made.arms[0], made.attacks[0]))[1]
+    for name in (*batch.files, batch.journal):
+        store.path(name).unlink()
+    write_manifest(store, made)
+    with pytest.raises(RunError, match="steer/one/push must have its first 10 trials"):
+        certify(store)
+
+
+def test_anytime_run_with_a_hole_is_refused(tmp_path):
+    law = ("cohort = { first = 100, count = 400 }", "initial_law = 400")
+    rule = ('bound = "cohort"', 'bound = "anytime"\nstop_at_budget = 0.05')
+    store = run(protocol(tmp_path, trials=400, x=law, y=rule), tmp_path / "run", serial_engine(), where="p")
+    certify(store)
+    drop_batches(store, [1])
+    with pytest.raises(RunError, match="steer/one/nominal must have its first"):
+        certify(store)
+
+
+@pytest.mark.parametrize("change", [lambda rows: [rows[0]] * len(rows), lambda rows: rows[1:], lambda rows: rows[::-1]])
+def test_certify_and_verify_refuse_doubled_and_missing_trajectory_lines(store, change):
+    forge_rows(store, change)
+    message = r"must hold the trials 4 to 7, each once and in order"
+    with pytest.raises(RunError, match=message):
+        certify(store)
+    with pytest.raises(CertificateError, match=message):
+        verify(store.path("certificates/steer/four/safe.json"), store)
+
+
+def test_audit_of_a_short_run_with_foreign_events_is_a_fault(tmp_path):
+    foreign = ('event = "no_cost_until_goal"', 'event = "ccfs.events:NoCostUntilGoal"\narguments = { horizon = 6 }')
+    store = run(protocol(tmp_path, event=foreign), tmp_path / "run", serial_engine(), where="p")
+    drop_batches(store, [2])
+    assert "batches/steer/one/nominal/batch-00002.json: is missing." in audit(store, replay=0).faults
+
+
 def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
     foreign = ('event = "no_cost_until_goal"', 'event = "ccfs.events:NoCostUntilGoal"\narguments = { horizon = 6 }')
     store = run(protocol(tmp_path, trials=4, event=foreign), tmp_path / "run", serial_engine(), where="p")
