@@ -38,7 +38,7 @@ class NavigatorSettings:
 
     first_steps: int = 4
     second_steps: int = 22
-    risk_weight: float = 15.0
+    risk_weight: float = 7.0
     risk_scale: float = 0.01
     risk_scale_noise: float = 0.0133
     crash_weight: float = 2000.0
