@@ -122,7 +122,7 @@ def attack_limit(spec: AttackSpec, arm: Arm) -> float:
 def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
     """Return an event; a built-in one gets the protocol's horizon unless it names a shorter one."""
     if spec.event == "all_of":
-        parts = [build_event(protocol, part, f"{key}.{i}") for i, part in enumerate(spec.events)]
+        parts = [build_event(protocol, part, f"{key}.events.{i}") for i, part in enumerate(spec.events)]
         if not parts:
             raise ProtocolError(f"`{key}.events` must hold at least one event for all_of, got none.")
         return AllOf(events=tuple(parts))

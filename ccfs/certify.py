@@ -62,10 +62,12 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     protocol=protocol.hash,
                     arm=arm.name,
                     event=event.name,
+                    definition=event,
                     horizon=protocol.horizon,
                     controller=str(digests.get(arm.controller.name, "")),
                     is_center_clipped=protocol.program.clip_center,
                     unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
+                    quick_look_of=protocol.quick_look_of,
                     planned_trials=protocol.trials.count,
                     attacks=tuple(
                         AttackedCount(

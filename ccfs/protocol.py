@@ -8,14 +8,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ccfs.certificates.bounds import Bound
 from ccfs.hashing import canonical_json, text_digest
 from ccfs.protocol_errors import ProtocolError, explain
 from ccfs.schedules import ProposalSchedule, Schedules
 from ccfs.streams import Streams
-from ccfs.toml import TomlError, read_toml
+from ccfs.toml import read_toml
 
 __all__ = ["NOMINAL", "Arm", "Protocol", "ProtocolError", "load_protocol"]
 
@@ -136,12 +147,34 @@ class EventSpec(_Part):
     arguments: dict[str, JsonValue] = {}
     events: tuple[EventSpec, ...] = ()
 
+    @model_validator(mode="after")
+    def _has_its_own_keys(self) -> EventSpec:
+        if self.event != "all_of" and self.events:
+            raise ValueError(f"`events` must be given for event = 'all_of' only, got event = {self.event!r}")
+        if self.event == "all_of" and self.arguments:
+            raise ValueError(f"`arguments` must be given to the `events` of an all_of, got {self.arguments!r}")
+        return self
+
+    def horizons(self, horizon: int) -> tuple[str, ...]:
+        """Return the numbers of steps that the event looks at, in a protocol of this horizon, as texts."""
+        if self.event == "all_of":
+            return tuple(dict.fromkeys(text for part in self.events for text in part.horizons(horizon)))
+        return (str(horizon if ":" in self.event else self.arguments.get("horizon", horizon)),)
+
 
 class SeedRange(_Part):
     """`count` reset seeds from `first` on."""
 
     first: Seed
-    count: int = Field(ge=1)
+    count: int = Field(ge=1, le=1_000_000)
+
+    @field_validator("count")
+    @classmethod
+    def _ends_in_range(cls, count: int, info: ValidationInfo) -> int:
+        first = info.data.get("first", 0)
+        if not first + count <= 2**32:
+            raise ValueError(f"`first` + `count` must be at most {2**32}, got {first} + {count}")
+        return count
 
 
 class TrialsSpec(_Part):
@@ -230,6 +263,14 @@ class Protocol(_Part):
     stop: StopSpec = StopSpec()
     events: tuple[EventSpec, ...] = Field(min_length=1)
     attacks: tuple[AttackSpec, ...] = ()
+    quick_look_of: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.quick_look_of is None:  # so that a whole protocol's hash does not depend on quick looks
+            content.pop("quick_look_of", None)
+        return content
 
     @model_validator(mode="after")
     def _fits_together(self) -> Protocol:
@@ -297,14 +338,20 @@ class Protocol(_Part):
         return self.streams(arm, trial).reset_seed() if seeds is None else seeds[trial]
 
     def first(self, count: int) -> Protocol:
-        """Return a quick look at this protocol: its first `count` trials. It has another name and another hash."""
+        """Return a quick look at this protocol: its first `count` trials.
+
+        It has another name and another hash, and says of which protocol it is a part: whoever looks first and then
+        decides whether to run the whole has made two claims.
+        """
         if not 1 <= count <= self.trials.count:
             raise ProtocolError(f"`seeds` must be in [1, {self.trials.count}], got {count}.")
         seeds = self.trials.seeds
         trials = {"initial_law": count} if seeds is None else {"cohort": list(seeds[:count])}
         content = self.model_dump(mode="json")
         content["trials"] = {**trials, "used_before": list(self.trials.used_before)}
-        return parse_protocol({**content, "name": f"{self.name}-first-{count}"}, where=self.name)
+        content["quick_look_of"] = self.quick_look_of or self.hash
+        name = f"{self.name[:60]}-first-{count}"
+        return parse_protocol({**content, "name": name}, where=self.name)
 
 
 def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
@@ -321,7 +368,7 @@ def load_protocol(path: Path) -> Protocol:
         content = read_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
-    except (TomlError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # besides the parser's own: no UTF-8, a huge number, deep nesting
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
     return parse_protocol(content, where=str(path))
 
@@ -329,5 +376,5 @@ def load_protocol(path: Path) -> Protocol:
 def _json(content: dict[str, object], where: str) -> str:
     try:
         return json.dumps(content)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"{where}: must hold texts, numbers, booleans, arrays and tables only: {error}") from None

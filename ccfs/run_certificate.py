@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
+from ccfs.protocol import EventSpec
 from ccfs.report_numbers import exact_text
 
 __all__ = ["AttackedCount", "RunCertificate", "round_down"]
@@ -35,10 +37,12 @@ class RunCertificate(_Part):
     protocol: str
     arm: str
     event: str
+    definition: EventSpec
     horizon: int
     controller: str
     is_center_clipped: bool
     unverified_fallbacks: tuple[str, ...]
+    quick_look_of: str | None
     planned_trials: int
     attacks: tuple[AttackedCount, ...]
     traces: dict[str, str]
@@ -53,7 +57,11 @@ class RunCertificate(_Part):
     def sentence(self) -> str:
         """The claim in one sentence; numbers are rounded against us."""
         proof, target = self.trajectory, exact_text(self.trajectory.target)
-        head, lower = f"{self.arm}: P({self.event} within {self.horizon} steps)", round_down(proof.p_lower)
+        steps, lower = " and ".join(self.definition.horizons(self.horizon)), round_down(proof.p_lower)
+        look = "" if self.quick_look_of is None else f"Quick look, first {self.planned_trials} trials: "
+        head = f"{look}{self.arm}: P({self.event} within {steps} steps)"
+        if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
+            head += ", on average over the cohort's fixed reset seeds,"
         if proof.budget is None:
             return f"{head} is not certified to be at least {target} (lower bound {lower})."
         return (

@@ -281,6 +281,19 @@ def test_certify_counts_what_the_traces_show(finished):
         assert f"{arm.name}: P(safe within 6 steps)" in document.sentence
 
 
+def test_certificate_states_the_horizon_of_its_event(tmp_path):
+    short = ('"no_cost_until_goal"', '"no_cost_until_goal"\narguments = { horizon = 2 }')
+    store = run(protocol(tmp_path, trials=4, x=short), tmp_path / "short", serial_engine(), where="p")
+    document = certify(store)[0]
+    assert "P(safe within 2 steps)" in document.sentence
+    assert (document.definition, document.horizon) == (store.protocol().events[0], 6)
+    late, soon = (f'{{ name = "{n}", event = "no_abstention", arguments = {{ horizon = {n} }} }}' for n in (6, 3))
+    both = ('"no_cost_until_goal"', f'"all_of"\nevents = [{late}, {soon}]')
+    store = run(protocol(tmp_path, trials=4, x=both), tmp_path / "both", serial_engine(), where="p")
+    assert "P(safe within 6 and 3 steps)" in certify(store)[0].sentence
+    assert "Quick look" not in certify(store)[0].sentence
+
+
 def test_verify_accepts_the_honest_and_refuses_the_changed(finished, store, tmp_path):
     path = finished.path("certificates/steer/one/safe.json")
     assert verify(path, None).arm == "steer/one"

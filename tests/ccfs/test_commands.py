@@ -30,7 +30,8 @@ def done(tmp_path_factory):
 
 def test_run_command_prints_the_claim_and_where_results_are(done):
     folder, result = done
-    assert "steer/four: P(safe within 6 steps) stays at least 0.5 under every causal shift" in result.output
+    claim = "steer/four: P(safe within 6 steps), on average over the cohort's fixed reset seeds, stays at least 0.5"
+    assert f"{claim} under every causal shift" in result.output
     assert "under push: " in result.output
     assert f"Results: {folder / 'run'}" in result.output
     assert (folder / "run" / ARM).is_file()
@@ -108,6 +109,7 @@ def test_run_command_with_seeds_is_a_quick_look_under_another_name(tmp_path, mon
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("toy-first-3-")
     assert " of 3 observed" in result.output
+    assert "Quick look, first 3 trials: steer/one: P(safe" in result.output
 
 
 def test_run_command_does_not_succeed_when_components_end_the_process(tmp_path):

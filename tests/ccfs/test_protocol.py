@@ -56,6 +56,25 @@ def refused(folder, message, trials=10, **replaced):
             "cohort = [1]\nused_before = [1]",
             r"disjoint from `used_before`, .*\[1\]",
         ),
+        ("first = 100, count = 10", "first = 4294967290, count = 10", r"`first` \+ `count` must be at most 4294967296"),
+        ("count = 10 }", "count = 1000001 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000, got 1000001"),
+        ("count = 10 }", "count = 1000000000000 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000"),
+        (
+            '"no_cost_until_goal"',
+            '"no_abstention"\nevents = [{ name = "x", event = "goal_before_cost" }]',
+            r"`events\.0`: `events` must be given for event = 'all_of' only, got event = 'no_abstention'",
+        ),
+        (
+            '"no_cost_until_goal"',
+            '"all_of"\narguments = { horizon = 2 }\nevents = [{ name = "x", event = "no_abstention" }]',
+            r"`events\.0`: `arguments` must be given to the `events` of an all_of, got \{'horizon': 2\}",
+        ),
+        (
+            '"no_cost_until_goal"',
+            '"all_of"\nevents = [{ name = "x", event = "nonsense" }]',
+            r"`events\.0\.events\.0\.event` must be one of no_cost_until_goal, .* got 'nonsense'",
+        ),
+        ("seed = 7", 'seed = 7\nquick_look_of = "x"', r"`quick_look_of`: string should match pattern"),
         ("cohort = { first = 100, count = 10 }", "cohort = [1]\ninitial_law = 3", r"give `cohort` .* or `initial_law`"),
         ('name = "four"', 'name = "one"', r"`schedules` must have different names"),
         ('name = "four"', 'name = "../four"', r"`schedules\.1\.name`: string should match pattern .* got '\.\./four'"),
@@ -121,6 +140,15 @@ def test_protocol_refuses_what_is_no_toml(tmp_path):
         load_protocol(path)
 
 
+@pytest.mark.parametrize("value", ["9" * 5000, "0x" + "f" * 5000, "[" * 5000 + "]" * 5000, "[" * 300 + "]" * 300])
+def test_protocol_refuses_huge_and_deep_values_with_the_file_named(tmp_path, value):
+    path = tmp_path / "p.toml"
+    path.write_text(text(x=("gain = 0.2", f"gain = {value}")))
+    with pytest.raises(ProtocolError, match=r"p\.toml: ") as caught:
+        load_protocol(path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_protocol_hash_ignores_comments_order_and_spelled_out_defaults(tmp_path):
     plain = protocol(tmp_path)
     spelled = protocol(tmp_path, x=("seed = 7\n", "# seven\nseed = 7\ndescription = ''\n"))
@@ -153,6 +181,8 @@ def test_protocol_first_is_another_protocol_with_fewer_trials(tmp_path):
     quick = made.first(3)
     assert (quick.trials.seeds, quick.name) == ((100, 101, 102), "toy-first-3")
     assert quick.hash != made.hash
+    assert (made.quick_look_of, quick.quick_look_of, quick.first(2).quick_look_of) == (None, made.hash, made.hash)
+    assert "quick_look_of" not in made.canonical
     with pytest.raises(ProtocolError, match=r"`seeds` must be in \[1, 10\], got 11"):
         made.first(11)
 
