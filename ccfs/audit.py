@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from ccfs.audit_batch import batch_faults
 from ccfs.batches import Batch, plan
 from ccfs.building import build_controller, event_references
-from ccfs.certify import derive
+from ccfs.certify import certificate_name, derive
 from ccfs.counting import is_enough, successes
+from ccfs.hashing import canonical_json
 from ccfs.inputs import inputs, packages
-from ccfs.manifest import manifest_faults
+from ccfs.manifest import MANIFEST, manifest_faults
 from ccfs.protocol import Arm, AttackSpec, Protocol
 from ccfs.replaying import replay_faults
-from ccfs.store import Store
+from ccfs.store import RunError, Store
 
 __all__ = ["AuditReport", "audit"]
+
+_SINGLE_FILES = ("protocol.json", "inputs.json", MANIFEST, "report.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class AuditReport:
 
     faults: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    protocol: str = ""
     files: int = 0
     trajectories: int = 0
     replayed: int = 0
@@ -42,7 +46,7 @@ class _Findings:
     batches: list[tuple[Arm, AttackSpec | None, Batch]] = field(default_factory=list)
 
 
-def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
+def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) -> AuditReport:
     """Audit a finished run.
 
     Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
@@ -52,9 +56,10 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
     Args:
         store: the run.
         replay: how many trajectories to replay, spread evenly over the run; None replays all.
+        expected: the hash of the protocol that the run must have; without it, any protocol will do.
     """
-    faults = [*_lock_faults(store), *manifest_faults(store)]
     files = sum(1 for _ in store.files())
+    faults = list(_kind_faults(store)) or [*_lock_faults(store), *manifest_faults(store)]
     if faults:
         return AuditReport(faults=tuple(faults), files=files)
     try:
@@ -62,6 +67,10 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
     except (RuntimeError, ValueError) as error:
         return AuditReport(faults=(f"protocol.json: {error}",), files=files)
     found, runs_code = _Findings(), replay != 0
+    if store.read("protocol.json") != protocol.canonical.encode() + b"\n":
+        found.faults.append("protocol.json: must be the canonical text of its protocol.")
+    if expected is not None and protocol.hash != expected:
+        found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
     _compare_inputs(store, protocol, found, runs_code=runs_code)
     can_count = runs_code or not event_references(protocol)
     if not can_count:
@@ -70,7 +79,7 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
         )
     for arm in protocol.arms:
         _check_arm(store, protocol, arm, found, can_count=can_count)
-    found.faults += _stray_files(store, found)
+    found.faults += _stray_files(store, protocol, found)
     if not found.faults and can_count:
         _check_certificates(store, protocol, found)
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
@@ -80,10 +89,18 @@ def audit(store: Store, *, replay: int | None = 0) -> AuditReport:
     return AuditReport(
         faults=tuple(found.faults),
         notes=tuple(found.notes),
+        protocol=protocol.hash,
         files=files,
         trajectories=len(trials),
         replayed=0 if found.faults else len(chosen),
     )
+
+
+def _kind_faults(store: Store) -> Iterator[str]:
+    """Yield a fault for each link (it may show another file tomorrow) and for what is no file at all."""
+    for path in sorted(store.root.rglob("*")):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            yield f"{path.relative_to(store.root).as_posix()}: must be a plain file or folder."
 
 
 def _lock_faults(store: Store) -> Iterator[str]:
@@ -93,7 +110,13 @@ def _lock_faults(store: Store) -> Iterator[str]:
 
 
 def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
-    recorded = store.read_json("inputs.json")
+    try:
+        recorded = store.read_json("inputs.json")
+    except RunError as error:
+        found.faults.append(f"inputs.json: {error}")
+        return
+    if store.read("inputs.json") != canonical_json(recorded).encode() + b"\n":
+        found.faults.append("inputs.json: must be canonical JSON.")
     if recorded.get("protocol") != protocol.hash:
         found.faults.append("inputs.json: belongs to another protocol.")
         return
@@ -109,7 +132,11 @@ def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_
         for name in sorted({*_names(before), *_names(now)}):
             old, new = _entry(before, name), _entry(now, name)
             if old != new:
-                found.notes.append(f"{key} {name}: {old} when the run was made, {new} here.")
+                line = f"{key} {name}: {old} when the run was made, {new} here."
+                if key == "controllers":  # a replay with another controller proves nothing about the recorded one
+                    found.faults.append(f"inputs.json: {line}")
+                else:
+                    found.notes.append(line)
 
 
 def _names(table: object) -> list[str]:
@@ -117,7 +144,7 @@ def _names(table: object) -> list[str]:
 
 
 def _entry(table: object, name: str) -> str:
-    return str(table.get(name, "absent"))[:16] if isinstance(table, dict) else "absent"
+    return str(table.get(name, "absent")) if isinstance(table, dict) else "absent"
 
 
 def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:
@@ -136,7 +163,11 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, 
             found.faults += _batch_faults(store, protocol, arm, attack, batch)
             found.batches.append((arm, attack, batch))
     if not found.faults and can_count:
-        found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=len(finished) == len(planned))
+        is_whole = len(finished) == len(planned)
+        try:
+            found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=is_whole)
+        except (RuntimeError, ValueError) as error:
+            found.faults.append(f"batches/{arm.name}/nominal: cannot be counted: {error}")
 
 
 def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> list[str]:
@@ -146,10 +177,11 @@ def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec
         return [f"{batch.files[0]}: cannot be audited: {error}"]
 
 
-def _stray_files(store: Store, found: _Findings) -> Iterator[str]:
+def _stray_files(store: Store, protocol: Protocol, found: _Findings) -> Iterator[str]:
     planned = {name for _, _, batch in found.batches for name in (*batch.files, batch.journal)}
+    planned |= {certificate_name(arm, event) for arm in protocol.arms for event in protocol.events}
     for name in store.files():
-        if name.startswith(("traces/", "trajectories/", "private/", "batches/")) and name not in planned:
+        if name not in planned and name not in _SINGLE_FILES:
             yield f"{name}: is not in the protocol's plan."
 
 
@@ -171,7 +203,11 @@ def _stopping_faults(
 
 
 def _check_certificates(store: Store, protocol: Protocol, found: _Findings) -> None:
-    expected = dict(derive(store, protocol))
+    try:
+        expected = dict(derive(store, protocol))
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"certificates: cannot be rederived: {error}")
+        return
     stored = {name for name in store.files() if name.startswith("certificates/")}
     if not stored:
         found.notes.append("the run has not been certified.")

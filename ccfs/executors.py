@@ -67,7 +67,13 @@ def cluster_engine(address: str) -> Engine:
     except ImportError as error:
         raise RuntimeError("a cluster needs Dask: pip install 'ccfs[cluster]'.") from error
 
-    client = Client(address)  # type: ignore[no-untyped-call]
+    try:
+        client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RuntimeError(
+            f"`--cluster` must be the address of a running scheduler, got {address!r}: {reason}"
+        ) from error
 
     def open_cluster() -> Executor:
         # pure=False: equal calls are not merged. Dask reruns the batches of a lost worker by itself.

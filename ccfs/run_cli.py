@@ -34,7 +34,10 @@ def run(
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://host:8786.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: only the first K trials.")] = None,
 ) -> None:
-    """Run a protocol's trials and certify them. Interrupt at will: the same command resumes."""
+    """Run a protocol's trials and certify them; exit 1 if a claim is not certified.
+
+    Interrupt at will: the same command resumes.
+    """
     from ccfs.protocol import load_protocol
 
     with _one_line_errors():
@@ -43,7 +46,9 @@ def run(
             made = made.first(seeds)
         if cluster is not None and workers is not None:
             raise ValueError("`--workers` and `--cluster` must not be given together.")
-        _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+        _, is_certified = _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+    if not is_certified:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -56,7 +61,7 @@ def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: b
         typer.echo(TEXT, nl=False)
         return
     with _one_line_errors():
-        store = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
+        store, _ = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
         typer.echo(f"Report: {write_report(store)}")
 
 
@@ -98,6 +103,7 @@ def verify(
 def audit(
     run: RunArgument,
     replay: Annotated[str, typer.Option(help="How many trajectories to replay: a number, or all.")] = "all",
+    expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
 ) -> None:
     """Re-hash, rederive and replay a run; name every fault; exit 1 if there is one.
 
@@ -111,7 +117,10 @@ def audit(
     if not run.is_dir():
         _fail(f"{run}: must be a run directory, but there is none.", 2)
     with _one_line_errors():
-        report = audit_store(Store(run), replay=None if replay == "all" else int(replay))
+        count = None if replay == "all" else int(replay)
+        report = audit_store(Store(run), replay=count, expected=expect_protocol)
+    if report.protocol:
+        typer.echo(f"Protocol: {report.protocol}")
     for note in report.notes:
         typer.echo(f"note: {note}")
     for fault in report.faults:
@@ -124,7 +133,8 @@ def audit(
     )
 
 
-def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> Store:
+def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> tuple[Store, bool]:
+    """Run, certify and print; return the run and whether every claim is certified."""
     from ccfs.certify import certify as certify_store
     from ccfs.rollouts import run as run_protocol
 
@@ -139,7 +149,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
         engine.close()
     _print_certificates(documents)
     typer.echo(f"Results: {root}")
-    return store
+    return store, all(document.trajectory.is_certified for document in documents)
 
 
 @contextmanager
@@ -189,6 +199,7 @@ def _print_certificates(documents: list[RunCertificate]) -> None:
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
             typer.echo(f"  under {attacked.attack}: {seen} observed, {at}")
+    typer.echo(f"Protocol: {documents[0].protocol}")
 
 
 @contextmanager

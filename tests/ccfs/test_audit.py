@@ -247,6 +247,43 @@ def test_audit_finds_stray_batches_and_a_written_lock(store):
     assert audit(store).faults == ("lock: must be empty.",)
 
 
+def test_audit_refuses_links_and_unknown_files(store, tmp_path):
+    outside = tmp_path / "outside.parquet"
+    store.path(TRACES).rename(outside)
+    store.path(TRACES).symlink_to(outside)
+    assert audit(store).faults == (f"{TRACES}: must be a plain file or folder.",)
+    store.path(TRACES).unlink()
+    outside.rename(store.path(TRACES))
+    store.write("notes.txt", b"x")
+    write_manifest(store, store.protocol())
+    assert audit(store).faults == ("notes.txt: is not in the protocol's plan.",)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{ "protocol": 1 }'])
+def test_audit_names_a_broken_record_of_inputs(store, content):
+    store.write("inputs.json", content)
+    write_manifest(store, store.protocol())
+    for replay in (0, 1):
+        assert any(fault.startswith("inputs.json: ") for fault in audit(store, replay=replay).faults)
+
+
+def test_audit_refuses_a_protocol_in_other_bytes(store):
+    store.write("protocol.json", store.read("protocol.json").replace(b",", b", ", 1))
+    write_manifest(store, store.protocol())
+    assert audit(store).faults == ("protocol.json: must be the canonical text of its protocol.",)
+
+
+def test_audit_with_replay_refuses_another_controller(store):
+    record = store.read_json("inputs.json")
+    record["controllers"]["steer"] = "0" * 64
+    store.write_json("inputs.json", record)
+    write_manifest(store, store.protocol())
+    certify(store)
+    assert audit(store, replay=0).faults == ()
+    (fault,) = audit(store, replay=1).faults
+    assert fault.startswith(f"inputs.json: controllers steer: {'0' * 64} when the run was made, ")
+
+
 def test_audit_notes_what_differs_here_but_does_not_fail(finished, monkeypatch):
     monkeypatch.setattr("ccfs.inputs.version", lambda name: "0.0.0")
     report = audit(finished, replay=2)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from ccfs.cli import app
 from ccfs.demo import demo_protocol
+from ccfs.protocol import load_protocol
 
 ARM = "certificates/steer/four/safe.json"
 
@@ -70,10 +71,35 @@ def test_audit_and_verify_commands_exit_1_on_a_changed_file(done, tmp_path):
     assert call("certify", tmp_path / "run").exit_code == 2
 
 
+def test_commands_print_the_protocol_hash_and_audit_can_expect_it(done):
+    folder, first = done
+    made = load_protocol(folder / "p.toml")
+    for output in (first.output, call("certify", folder / "run").output):
+        assert f"Protocol: {made.hash}" in output
+    result = call("audit", folder / "run", "--replay", 0, "--expect-protocol", made.hash)
+    assert (result.exit_code, f"Protocol: {made.hash}" in result.output) == (0, True)
+    result = call("audit", folder / "run", "--replay", 0, "--expect-protocol", made.first(3).hash)
+    assert result.exit_code == 1
+    assert f"FAULT protocol.json: has the hash {made.hash}, expected {made.first(3).hash}." in result.output
+
+
+def test_cluster_that_is_not_there_is_one_clear_error(tmp_path, monkeypatch):
+    def refuse(address, timeout):
+        raise OSError(f"Timed out trying to connect to {address}")
+
+    (tmp_path / "p.toml").write_text(text())
+    monkeypatch.setattr("distributed.Client", refuse)
+    result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--cluster", "tcp://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "`--cluster` must be the address of a running scheduler, got 'tcp://127.0.0.1:1'" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
 def test_certify_command_exits_1_when_nothing_is_certified(tmp_path):
     (tmp_path / "p.toml").write_text(text(trials=4, x=("target = 0.5", "target = 0.99")))
     result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert f"Results: {tmp_path / 'run'}" in result.output
     assert "is not certified to be at least 0.99" in result.output
     assert call("certify", tmp_path / "run").exit_code == 1
 
@@ -105,7 +131,7 @@ def test_run_command_with_seeds_is_a_quick_look_under_another_name(tmp_path, mon
     (tmp_path / "p.toml").write_text(text())
     monkeypatch.chdir(tmp_path)
     result = call("run", "p.toml", "--seeds", 3, "--workers", 1)
-    assert result.exit_code == 0
+    assert result.exit_code == 1  # three trials certify nothing
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("toy-first-3-")
     assert " of 3 observed" in result.output
