@@ -68,6 +68,8 @@ class Navigator:
         self._version, self._had_goal = -1, False
         self._goal: tuple[float, float] | None = None
         self._begun = 0
+        self._anchor, self._anchored = (math.inf, math.inf), 0
+        self.route.blocks.clear()
         self._patience = 1.0
         self._planned = self._fresh = _NEVER
         self._refreshed = _NEVER
@@ -88,11 +90,15 @@ class Navigator:
         goal = self.map.goal
         if goal and self._goal and math.dist(goal, self._goal) > _NEW_GOAL:
             self._begun = self._steps
+            self.route.blocks.clear()
         self._goal = goal or self._goal
         late = (self._steps - self._begun - self.settings.patient_steps) / self.settings.hurry_steps
         self._patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
+        stuck = self._is_stuck()
+        if stuck:
+            self.route.block_ahead(self.map)
         settings, drawn, since = self.settings, self.map, self._steps - self._planned
-        found = (drawn.goal is not None) != self._had_goal
+        found = stuck or (drawn.goal is not None) != self._had_goal
         learned = drawn.version != self._version and since >= settings.route_every // 2
         if found or learned or since >= settings.route_every:
             fresh = found or learned or self._steps - self._fresh >= settings.fresh_every
@@ -102,6 +108,16 @@ class Navigator:
         if self._steps - self._refreshed >= settings.field_every:
             self.surroundings.refresh(drawn)
             self._refreshed = self._steps
+
+    def _is_stuck(self) -> bool:
+        """Say whether the robot has stayed around one place for too long."""
+        here = (self.map.pose.x, self.map.pose.y)
+        if math.dist(here, self._anchor) > self.settings.stuck_radius:
+            self._anchor, self._anchored = here, self._steps
+        if self._steps - self._anchored < self.settings.stuck_steps:
+            return False
+        self._anchored = self._steps
+        return True
 
     def costs(self) -> NDArray[np.float64]:
         """Return the cost (steps) of each candidate."""

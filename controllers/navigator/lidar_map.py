@@ -46,7 +46,8 @@ _ARENA: Final = 2.0
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
 _CLOSE: Final = 0.9
-_ARRIVED: Final = 0.5
+_SEARCH: Final = 1.5
+_SEARCH_STEP: Final = 0.4
 
 
 class LidarMap:
@@ -85,9 +86,8 @@ class LidarMap:
         self._carved_at = (math.inf, math.inf, 0.0)
         self._carves = 0
         self._steps = 0
-        self.goal_possible = np.ones((SIDE // 2, SIDE // 2), dtype=np.bool_)
-        """Cells of twice the size that may hold the goal; kept up only while it is out of sight."""
-        self._unseen_at = (math.inf, math.inf)
+        self._search = (0.0, 0.0)
+        self._searched_at = (math.inf, math.inf)
         self._low, self._high = [-math.inf, -math.inf], [math.inf, math.inf]
 
     def observe(self, observation: NDArray[np.float64]) -> None:
@@ -112,6 +112,8 @@ class LidarMap:
             self._doubt(kind, readings)
             if self._steps % _FULL_CARVE == 1:
                 self._bound_by_arcs(kind, readings)
+        if self.goal is None and math.dist(self._searched_at, (self.pose.x, self.pose.y)) > _SEARCH_STEP:
+            self._look_around(observation[28:60].reshape(2, 16))
         x, y, heading = self._carved_at
         pose = self.pose
         if abs(pose.x - x) + abs(pose.y - y) > 0.01 or abs(pose.heading - heading) > 0.02:
@@ -137,21 +139,16 @@ class LidarMap:
             self.goal = goal
         elif self.goal is not None and math.dist(self.goal, (self.pose.x, self.pose.y)) < _TRUST:
             self.goal = None
-            self.goal_possible[:] = True
-            self._unseen_at = (math.inf, math.inf)
-        pose = self.pose
-        if self.goal is None and math.dist(self._unseen_at, (pose.x, pose.y)) > 0.1:
-            self._carve_goal()
-            self._unseen_at = (pose.x, pose.y)
 
-    def _carve_goal(self) -> None:
-        axis = (np.arange(SIDE // 2) + 0.5) * 2 * CELL - HALF_WIDTH
-        dx, dy = axis - self.pose.x, axis - self.pose.y
-        self.goal_possible &= dx[:, None] ** 2 + dy[None, :] ** 2 > (RANGE - 2 * _REACH) ** 2
-        room = _ARENA - _GOAL_KEEPOUT + 2 * CELL
-        for side in range(2):
-            layer = self.goal_possible if side == 0 else self.goal_possible.T
-            layer[(axis < self._low[side] - room) | (axis > self._high[side] + room)] = False
+    def _look_around(self, readings: NDArray[np.float64]) -> None:
+        """Aim at the middle direction of the bins that see anything, weighted by how many objects they can hold."""
+        pose = self.pose
+        bearing = pose.heading + (np.arange(16) + 0.5) * (math.pi / 8.0)
+        seen = (readings > 0.0).sum(axis=0)
+        x, y = float((seen * np.cos(bearing)).sum()), float((seen * np.sin(bearing)).sum())
+        length = math.hypot(x, y) + 1e-9
+        self._search = (pose.x + _SEARCH * x / length, pose.y + _SEARCH * y / length)
+        self._searched_at = (pose.x, pose.y)
 
     def _see(self, kind: int, point: tuple[float, float], *, sound: bool = True) -> None:
         known = self.known[kind]
@@ -212,13 +209,11 @@ class LidarMap:
 
     @property
     def search_target(self) -> tuple[float, float]:
-        """Where to drive while the goal is out of sight: the arena's middle, from where all is seen, then on."""
-        x, y = 0.5 * (self._low[0] + self._high[0]), 0.5 * (self._low[1] + self._high[1])
-        cells = np.argwhere(self.goal_possible)
-        if not len(cells) or math.dist((x, y), (self.pose.x, self.pose.y)) > _ARRIVED:
-            return x, y
-        x, y = (cells.mean(axis=0) + 0.5) * 2 * CELL - HALF_WIDTH
-        return float(x), float(y)
+        """Where to drive while the goal is out of sight: towards the side on which things were seen last.
+
+        A goal beyond 3 m means that the robot is near a corner of the arena, and the rest of it lies on that side.
+        """
+        return self._search
 
     @property
     def passed_close(self) -> NDArray[np.bool_]:

@@ -24,6 +24,8 @@ _HAZARD: Final = 0.20
 _VASE: Final = 0.26
 _UNSEEN: Final = 0.24
 _DEAREST: Final = 150.0
+_STRETCH: Final = 6
+_BLOCK: Final = 0.15
 _MOVED: Final = 0.1
 _AROUND: Final = 0.5
 GOAL_RADIUS: Final = 0.3
@@ -41,6 +43,8 @@ class Route:
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
         self._x, self._y = axis[:, None], axis[None, :]
         self.time: NDArray[np.float64] = np.zeros((_SIDE, _SIDE))
+        self.blocks: list[tuple[float, float]] = []
+        """Places that count as closed because the robot waited in front of them in vain."""
         self._target = (math.inf, math.inf)
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
@@ -93,6 +97,8 @@ class Route:
         doubtful = settings.doubt * np.exp(-np.maximum(self._away(unseen, area), 0.0) / self._scale)
         taken = self._price(self._away(unseen & drawn.passed_close, area))
         unsure = np.maximum(doubtful, taken)
+        for block_x, block_y in self.blocks:
+            unsure[(x - block_x) ** 2 + (y - block_y) ** 2 < _BLOCK**2] = _DEAREST
         price = np.minimum(np.maximum(self._price(clearance), unsure), _DEAREST)
         return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
 
@@ -105,6 +111,19 @@ class Route:
         settings = self._settings
         price = settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
         return np.asarray(np.where(clearance < self._closed, _DEAREST, price))
+
+    def block_ahead(self, drawn: LidarMap) -> None:
+        """Close the dearest place within the next stretch of the way."""
+        x, y = drawn.pose.x, drawn.pose.y
+        dearest, place = -1.0, (x, y)
+        for _ in range(_STRETCH):
+            before = float(self.time_at(np.array([x]), np.array([y]))[0])
+            down_x, down_y = self.down_at(np.array([x]), np.array([y]))
+            x, y = x + ROUTE_CELL * float(down_x[0]), y + ROUTE_CELL * float(down_y[0])
+            spent = before - float(self.time_at(np.array([x]), np.array([y]))[0])
+            if spent > dearest:
+                dearest, place = spent, (x, y)
+        self.blocks.append(place)
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""

@@ -31,6 +31,8 @@ class NavigatorSettings:
         patient_steps: steps after which risk becomes cheaper, because time runs out.
         hurry_steps: steps over which it does.
         hurry_share: share of the price of risk that is left at the end.
+        stuck_steps: steps after which a robot that stays within `stuck_radius` counts its way as closed.
+        stuck_radius: metres.
         route_every: steps between two routes; half of it when an obstacle became known.
         fresh_every: steps between two routes that forget the last one.
         field_every: steps between two fields of distance to possible obstacles.
@@ -54,6 +56,8 @@ class NavigatorSettings:
     patient_steps: int = 150
     hurry_steps: int = 200
     hurry_share: float = 0.25
+    stuck_steps: int = 70
+    stuck_radius: float = 0.15
     route_every: int = 12
     fresh_every: int = 48
     field_every: int = 4
