@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ccfs.controllers.navigator import LidarMap
@@ -45,6 +45,7 @@ def test_exact_sightings_are_true_objects(objects):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(polar, min_size=1, max_size=10), st.floats(0.0, 0.04), st.floats(0.0, 6.28))
+@example([(3.5, 0.0)], 0.03125, 0.0)
 def test_is_excluded_never_rules_out_a_true_object(objects, reach, direction):
     """Queried at points up to `reach` away from each object."""
     readings = lidar(objects)[None]
