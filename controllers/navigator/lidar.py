@@ -76,7 +76,7 @@ def is_excluded(
     index %= BINS
     # Moving by `reach` changes the bearing by at most asin(reach / distance) and the distance by `reach`.
     blur = np.arcsin(np.minimum(reach / np.maximum(distance, 1e-9), 1.0)) / _BIN
-    # Beyond the range nothing is written, so nothing is ruled out; a negative closeness times a negative share would be.
+    # Beyond the range nothing is written, so nothing is ruled out: two negative factors must not make a reading.
     closeness = np.maximum(1.0 - (distance + reach) / RANGE, 0.0)
     own = closeness * np.minimum(1.0, 1.0 + np.minimum(share, 1.0 - share) - blur)
     after = closeness * (share - blur)
