@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -52,7 +54,8 @@ class Navigator:
         self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
         self._turn_rate = self.robot.mean_turn(1.0)
-        self._digest = hashlib.sha256(repr((VERSION, sigma, asdict(self.settings))).encode()).hexdigest()
+        told = repr((VERSION, sigma, asdict(self.settings), _source_digest()))
+        self._digest = hashlib.sha256(told.encode()).hexdigest()
         self.reset()
 
     @property
@@ -166,3 +169,12 @@ class Navigator:
         first = inside.argmax(axis=0)
         risk[(np.arange(len(risk))[:, None] > first) & arrived] = 0.0
         time[arrived] = self._rollouts.times[first[arrived]] - self._rollouts.steps
+
+
+@cache
+def _source_digest() -> str:
+    """Return a SHA-256 over the package's source: another code is another controller."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -58,12 +58,14 @@ def test_navigator_is_a_function_of_the_history_since_reset(env):
         assert [other.center(observation).tobytes() for observation in seen] == [c.tobytes() for c in centers]
 
 
-def test_navigator_digest_covers_sigma_settings_and_version(monkeypatch):
+def test_navigator_digest_covers_sigma_settings_version_and_source(monkeypatch):
     digests = {Navigator(0.5).digest, Navigator(0.6).digest}
     digests.add(Navigator(0.5, NavigatorSettings(risk_weight=1.0)).digest)
     monkeypatch.setattr("ccfs.controllers.navigator.controller.VERSION", VERSION + "x")
     digests.add(Navigator(0.5).digest)
-    assert len(digests) == 4
+    monkeypatch.setattr("ccfs.controllers.navigator.controller._source_digest", lambda: "other code")
+    digests.add(Navigator(0.5).digest)
+    assert len(digests) == 5
     assert isinstance(Navigator(0.5), Controller)
 
 
