@@ -6,17 +6,12 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
-    JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_serializer,
     model_validator,
 )
@@ -24,212 +19,34 @@ from pydantic import (
 from ccfs.certificates.bounds import Bound
 from ccfs.hashing import canonical_json, text_digest
 from ccfs.protocol_errors import ProtocolError, explain
-from ccfs.schedules import ProposalSchedule, Schedules
+from ccfs.protocol_parts import (
+    NOMINAL,
+    AttackSpec,
+    ClaimSpec,
+    ControllerSpec,
+    EnvironmentSpec,
+    EventSpec,
+    Name,
+    ProgramSpec,
+    Reference,
+    ScheduleSpec,
+    StopSpec,
+)
+from ccfs.protocol_seeds import Part, TrialsSpec
 from ccfs.streams import Streams
 from ccfs.toml import read_toml
 
-__all__ = ["NOMINAL", "Arm", "Protocol", "ProtocolError", "load_protocol"]
-
-NOMINAL = "nominal"
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Reference(_Part):
-    """Something made by calling `make`, "package.module:callable", with the arguments."""
-
-    make: DottedPath
-    arguments: dict[str, JsonValue] = {}
-
-
-class EnvironmentSpec(Reference):
-    """The environment, and the `info` keys of cost and goal."""
-
-    cost: str = "cost"
-    goal: str = "goal_met"
-
-
-class ControllerSpec(Reference):
-    """A controller; `digest`, if given, is the only one accepted."""
-
-    name: Name
-    digest: str | None = None
-
-
-class BlockSpec(_Part):
-    """One proposal block: `rho` or `multiplier`, not both."""
-
-    count: int = Field(ge=1)
-    sigma: float = Field(gt=0.0)
-    rho: float | None = Field(default=None, ge=0.0, lt=1.0)
-    multiplier: float | None = Field(default=None, ge=1.0)
-
-    @model_validator(mode="after")
-    def _is_one_block(self) -> BlockSpec:
-        if self.rho is not None and self.multiplier is not None:
-            raise ValueError("give `rho` or `multiplier`, not both")
-        self.schedule  # noqa: B018  # its own checks raise here, with the key
-        return self
-
-    @property
-    def schedule(self) -> ProposalSchedule:
-        """The block's law."""
-        if self.multiplier is not None:
-            return ProposalSchedule.from_multiplier(self.count, self.sigma, self.multiplier)
-        return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho or 0.0)
-
-
-class ScheduleSpec(_Part):
-    """A named schedule: one block for every step, or `steps` with one block each."""
-
-    name: Name
-    block: BlockSpec | None = None
-    steps: tuple[BlockSpec, ...] | None = None
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> ScheduleSpec:
-        if (self.block is None) == (self.steps is None):
-            raise ValueError("give `block` (the same at every step) or `steps` (one a step)")
-        return self
-
-    @property
-    def schedules(self) -> Schedules:
-        """The schedules as the runtime takes them."""
-        if self.block is not None:
-            return self.block.schedule
-        return tuple(step.schedule for step in self.steps or ())
-
-
-class FallbackSpec(Reference):
-    """A fallback; `unverified` lets it run without the verifier's consent, and stands on the certificate."""
-
-    name: Name
-    unverified: bool = False
-
-
-class ProgramSpec(_Part):
-    """Verifier, fallbacks in order, and the center and candidate maps."""
-
-    verifier: Reference
-    fallbacks: tuple[FallbackSpec, ...] = ()
-    clip_center: bool = True
-    candidate_map: Reference | None = None
-
-
-class AttackSpec(_Part):
-    """A shift rule (a shipped name or "module:callable") under a Euclidean `budget` or an `energy` limit."""
-
-    name: Name
-    rule: str
-    arguments: dict[str, JsonValue] = {}
-    budget: float | None = Field(default=None, ge=0.0)
-    energy: float | None = Field(default=None, ge=0.0)
-
-    @model_validator(mode="after")
-    def _has_one_limit(self) -> AttackSpec:
-        if (self.budget is None) == (self.energy is None):
-            raise ValueError("give `budget` or `energy`, and only one of them")
-        if self.name == NOMINAL:
-            raise ValueError(f"the name {NOMINAL!r} is the arm without shift")
-        return self
-
-
-class EventSpec(_Part):
-    """An event: a built-in name, "all_of" with `events`, or "module:callable"."""
-
-    name: Name
-    event: str
-    arguments: dict[str, JsonValue] = {}
-    events: tuple[EventSpec, ...] = ()
-
-    @model_validator(mode="after")
-    def _has_its_own_keys(self) -> EventSpec:
-        if self.event != "all_of" and self.events:
-            raise ValueError(f"`events` must be given for event = 'all_of' only, got event = {self.event!r}")
-        if self.event == "all_of" and self.arguments:
-            raise ValueError(f"`arguments` must be given to the `events` of an all_of, got {self.arguments!r}")
-        return self
-
-    def horizons(self, horizon: int) -> tuple[str, ...]:
-        """Return the numbers of steps that the event looks at, in a protocol of this horizon, as texts."""
-        if self.event == "all_of":
-            return tuple(dict.fromkeys(text for part in self.events for text in part.horizons(horizon)))
-        return (str(horizon if ":" in self.event else self.arguments.get("horizon", horizon)),)
-
-
-class SeedRange(_Part):
-    """`count` reset seeds from `first` on."""
-
-    first: Seed
-    count: int = Field(ge=1, le=1_000_000)
-
-    @field_validator("count")
-    @classmethod
-    def _ends_in_range(cls, count: int, info: ValidationInfo) -> int:
-        first = info.data.get("first", 0)
-        if not first + count <= 2**32:
-            raise ValueError(f"`first` + `count` must be at most {2**32}, got {first} + {count}")
-        return count
-
-
-class TrialsSpec(_Part):
-    """A fixed `cohort` of reset seeds, one trial each, or `initial_law` independent draws of the reset seed."""
-
-    cohort: tuple[Seed, ...] | SeedRange | None = None
-    initial_law: int | None = Field(default=None, ge=1)
-    used_before: tuple[Seed, ...] = ()
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> TrialsSpec:
-        if (self.cohort is None) == (self.initial_law is None):
-            raise ValueError("give `cohort` (fixed reset seeds) or `initial_law` (a number of independent draws)")
-        seeds = self.seeds
-        if seeds is not None:
-            if not seeds or len(set(seeds)) != len(seeds):
-                raise ValueError("`cohort` must hold at least one reset seed and none twice")
-            if shared := sorted(set(seeds) & set(self.used_before)):
-                raise ValueError(f"`cohort` must be disjoint from `used_before`, both hold {shared[:5]}")
-        return self
-
-    @property
-    def seeds(self) -> tuple[int, ...] | None:
-        """The reset seeds of a cohort."""
-        if isinstance(self.cohort, SeedRange):
-            return tuple(range(self.cohort.first, self.cohort.first + self.cohort.count))
-        return self.cohort
-
-    @property
-    def count(self) -> int:
-        """The greatest number of trials of one arm."""
-        return self.initial_law if self.initial_law is not None else len(self.seeds or ())
-
-
-class StopSpec(_Part):
-    """Which happenings end a trajectory before the horizon."""
-
-    goal: bool = False
-    cost: bool = False
-
-
-class ClaimSpec(_Part):
-    """The statistical claim: delta over the whole family, target, bound rule, and when an anytime run may stop."""
-
-    delta: float = Field(gt=0.0, lt=1.0)
-    target: float = Field(gt=0.0, lt=1.0)
-    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"]
-    family: int | None = Field(default=None, ge=1)
-    stop_at_budget: float | None = Field(default=None, ge=0.0)
-
-    @model_validator(mode="after")
-    def _stops_only_anytime(self) -> ClaimSpec:
-        if self.stop_at_budget is not None and self.bound != "anytime":
-            raise ValueError(f"`stop_at_budget` needs bound = 'anytime', got {self.bound!r}")
-        return self
+__all__ = [
+    "NOMINAL",
+    "Arm",
+    "AttackSpec",
+    "EventSpec",
+    "Protocol",
+    "ProtocolError",
+    "Reference",
+    "load_protocol",
+    "parse_protocol",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +62,7 @@ class Arm:
         return f"{self.controller.name}/{self.schedule.name}"
 
 
-class Protocol(_Part):
+class Protocol(Part):
     """Everything that is fixed before the first rollout."""
 
     format: Literal["ccfs-protocol-1"] = "ccfs-protocol-1"
@@ -348,7 +165,7 @@ class Protocol(_Part):
         seeds = self.trials.seeds
         trials = {"initial_law": count} if seeds is None else {"cohort": list(seeds[:count])}
         content = self.model_dump(mode="json")
-        content["trials"] = {**trials, "used_before": list(self.trials.used_before)}
+        content["trials"] = {**trials, "used_before": content["trials"]["used_before"]}
         content["quick_look_of"] = self.quick_look_of or self.hash
         name = f"{self.name[:60]}-first-{count}"
         return parse_protocol({**content, "name": name}, where=self.name)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from toy_protocol import protocol, text
 
 from ccfs.building import check
 from ccfs.protocol import ProtocolError, load_protocol
+from ccfs.protocol_seeds import TrialsSpec, UsedRange
 
 
 def refused(folder, message, trials=10, **replaced):
@@ -54,8 +58,36 @@ def refused(folder, message, trials=10, **replaced):
         (
             "cohort = { first = 100, count = 10 }",
             "cohort = [1]\nused_before = [1]",
-            r"disjoint from `used_before`, .*\[1\]",
+            r"`trials`: `cohort` must be disjoint from `used_before`, both hold 1\.",
         ),
+        (
+            "count = 10 }",
+            "count = 10 }\nused_before = [17, { first = 2147483648, count = 2147483648 }, { first = 0, count = 101 }]",
+            r"disjoint from `used_before`, both hold 100\.",
+        ),
+        (
+            "count = 10 }",
+            "count = 10 }\nused_before = [101, { first = 106, count = 2 }, 103, { first = 107, count = 4294967189 }]",
+            r"disjoint from `used_before`, both hold 101, 103, 106 to 109\.",
+        ),
+        (
+            "cohort = { first = 100, count = 10 }",
+            "cohort = [9, 7, 5, 3, 1, 11, 13]\nused_before = [{ first = 0, count = 4294967296 }]",
+            r"both hold 1, 3, 5, 7, 9 and 2 more\.",
+        ),
+        ("count = 10 }", "count = 10 }\nused_before = [-1]", r"`trials\.used_before\.0`: .*equal to 0, got -1"),
+        ("count = 10 }", "count = 10 }\nused_before = [1, true]", r"`trials\.used_before\.1`: .*integer, got True"),
+        (
+            "count = 10 }",
+            "count = 10 }\nused_before = [{ first = 1, count = 4294967296 }]",
+            r"`trials\.used_before\.0\.count`: `first` \+ `count` must be at most 4294967296, got 1 \+ 4294967296",
+        ),
+        (
+            "count = 10 }",
+            "count = 10 }\nused_before = [{ first = 1, count = 1, last = 5 }]",
+            r"unknown key `trials\.used_before\.0\.last`, got 5\. Accepted here: count, first",
+        ),
+        ("cohort = { first = 100, count = 10 }", "initial_law = 1000001", r"`trials\.initial_law`: .*equal to 1000000"),
         ("first = 100, count = 10", "first = 4294967290, count = 10", r"`first` \+ `count` must be at most 4294967296"),
         ("count = 10 }", "count = 1000001 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000, got 1000001"),
         ("count = 10 }", "count = 1000000000000 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000"),
@@ -185,6 +217,37 @@ def test_protocol_first_is_another_protocol_with_fewer_trials(tmp_path):
     assert "quick_look_of" not in made.canonical
     with pytest.raises(ProtocolError, match=r"`seeds` must be in \[1, 10\], got 11"):
         made.first(11)
+
+
+def test_protocol_used_before_takes_ranges_of_any_size_and_keeps_them(tmp_path):
+    used = "[{ first = 2147483648, count = 2147483648 }, 17, { first = 110, count = 5 }]"
+    made = protocol(tmp_path, x=("count = 10 }", f"count = 10 }}\nused_before = {used}"))
+    assert [made.trials.seeds[i] for i in (0, 9)] == [100, 109]
+    kept = '"used_before":[{"count":2147483648,"first":2147483648},17,{"count":5,"first":110}]'
+    assert kept in made.canonical
+    assert kept in made.first(2).canonical
+
+
+def test_protocol_hash_of_plain_seeds_is_the_one_of_earlier_releases(tmp_path):
+    # Oracle: hashes computed before `used_before` took ranges.
+    assert protocol(tmp_path).hash == "6061a6c04ad69a92fd4df992b8f0b19dbb030dedf95a2aa30a90cf61f6f2d287"
+    made = protocol(tmp_path, x=("count = 10 }", "count = 10 }\nused_before = [3, 5]"))
+    assert made.hash == "c6565a9585a970211c547a9c799d28b2a0c8f5095737697155167bdbc12089ce"
+
+
+@given(
+    cohort=st.sets(st.integers(0, 40), min_size=1),
+    ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=4),
+)
+def test_protocol_cohort_is_refused_exactly_when_it_meets_a_used_range(cohort, ranges):
+    # Oracle: the ranges written out as sets.
+    spent = {seed for first, count in ranges for seed in range(first, first + count)}
+    given = {"cohort": tuple(cohort), "used_before": tuple(UsedRange(first=f, count=c) for f, c in ranges)}
+    if cohort & spent:
+        with pytest.raises(ValidationError, match=rf"both hold {min(cohort & spent)}\b"):
+            TrialsSpec(**given)
+    else:
+        TrialsSpec(**given)
 
 
 def test_protocol_family_counts_arms_times_events(tmp_path):

@@ -1,0 +1,122 @@
+"""The trials table of a protocol file: a cohort of reset seeds or an initial law, and the seeds that are spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+__all__ = ["Part", "SeedRange", "TrialsSpec", "UsedRange"]
+
+_MOST_TRIALS = 1_000_000
+_SEEDS = 2**32  # Safety-Gymnasium takes no greater seed
+Seed = Annotated[int, Field(ge=0, lt=_SEEDS)]
+Interval = tuple[int, int]  # first, and one past the last
+
+
+class Part(BaseModel):
+    """A table of a protocol file: frozen, without unknown keys, without conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Range(Part):
+    first: Seed
+    count: int
+
+    @field_validator("count", check_fields=False)
+    @classmethod
+    def _ends_in_range(cls, count: int, info: ValidationInfo) -> int:
+        first = info.data.get("first", 0)
+        if not first + count <= _SEEDS:
+            raise ValueError(f"`first` + `count` must be at most {_SEEDS}, got {first} + {count}")
+        return count
+
+
+class SeedRange(_Range):
+    """`count` reset seeds from `first` on."""
+
+    count: int = Field(ge=1, le=_MOST_TRIALS)
+
+
+class UsedRange(_Range):
+    """`count` spent seeds from `first` on, up to all there are; never expanded."""
+
+    count: int = Field(ge=1, le=_SEEDS)
+
+
+def _kind(used: object) -> str:
+    return "UsedRange" if isinstance(used, (dict, UsedRange)) else "constrained-int"
+
+
+Used = Annotated[
+    Annotated[Seed, Tag("constrained-int")] | Annotated[UsedRange, Tag("UsedRange")],
+    Discriminator(_kind),
+]
+
+
+class TrialsSpec(Part):
+    """A fixed `cohort` of reset seeds, one trial each, or `initial_law` independent draws of the reset seed.
+
+    `used_before` holds the seeds, single ones and ranges, that training or tuning has seen: a cohort may not.
+    """
+
+    cohort: tuple[Seed, ...] | SeedRange | None = None
+    initial_law: int | None = Field(default=None, ge=1, le=_MOST_TRIALS)
+    used_before: tuple[Used, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> TrialsSpec:
+        if (self.cohort is None) == (self.initial_law is None):
+            raise ValueError("give `cohort` (fixed reset seeds) or `initial_law` (a number of independent draws)")
+        if isinstance(self.cohort, tuple) and not (self.cohort and len(set(self.cohort)) == len(self.cohort)):
+            raise ValueError("`cohort` must hold at least one reset seed and none twice")
+        held = self.cohort if isinstance(self.cohort, tuple) else [self.cohort] if self.cohort else []
+        shared = [_text(part) for part in _overlaps(_intervals(held), _intervals(self.used_before))]
+        if shared:
+            more = f" and {len(shared) - 5} more" if len(shared) > 5 else ""
+            raise ValueError(f"`cohort` must be disjoint from `used_before`, both hold {', '.join(shared[:5])}{more}")
+        return self
+
+    @property
+    def seeds(self) -> Sequence[int] | None:
+        """The reset seeds of a cohort."""
+        if isinstance(self.cohort, SeedRange):
+            return range(self.cohort.first, self.cohort.first + self.cohort.count)
+        return self.cohort
+
+    @property
+    def count(self) -> int:
+        """The greatest number of trials of one arm."""
+        return self.initial_law if self.initial_law is not None else len(self.seeds or ())
+
+
+def _intervals(seeds: Iterable[int | _Range]) -> list[Interval]:
+    """Return the fewest intervals that hold the same seeds, in order."""
+    pairs = ((part, part + 1) if isinstance(part, int) else (part.first, part.first + part.count) for part in seeds)
+    merged: list[Interval] = []
+    for first, end in sorted(pairs):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return merged
+
+
+def _overlaps(left: list[Interval], right: list[Interval]) -> Iterator[Interval]:
+    """Yield what two ordered lists of disjoint intervals share."""
+    i = j = 0
+    while i < len(left) and j < len(right):
+        first, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if first < end:
+            yield first, end
+        if left[i][1] <= right[j][1]:
+            i += 1
+        else:
+            j += 1
+
+
+def _text(part: Interval) -> str:
+    first, end = part
+    return str(first) if end == first + 1 else f"{first} to {end - 1}"
