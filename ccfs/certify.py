@@ -14,7 +14,7 @@ from ccfs.run_certificate import AttackedCount, RunCertificate
 from ccfs.store import RunError, Store
 from ccfs.tables import parse
 
-__all__ = ["certificate_name", "certify", "derive"]
+__all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
 
 
 def certificate_name(arm: Arm, event: EventSpec) -> str:
@@ -51,7 +51,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
     digests = controllers if isinstance(controllers, dict) else {}
     for arm in protocol.arms:
         counts, trials = tally(store, protocol, arm, None)
-        _refuse_missing_trials(store, protocol, arm, trials)
+        _refuse_missing_trials_of(store, protocol, arm, trials)
         files = [name for batch in finished_batches(store, protocol, arm, None) for name in batch.files]
         attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(store, protocol, arm, spec) for spec in protocol.attacks}
@@ -86,7 +86,14 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
             )
 
 
-def _refuse_missing_trials(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
+    """Raise unless every arm has the trials that its numbers may be computed from: the planned ones, in order."""
+    for arm in protocol.arms:
+        trials = sum(len(batch.trials) for batch in finished_batches(store, protocol, arm, None))
+        _refuse_missing_trials_of(store, protocol, arm, trials)
+
+
+def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
     planned = protocol.trials.count
     if protocol.claim.stop_at_budget is None and trials != planned:
         raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")

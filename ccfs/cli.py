@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ccfs import __version__, image_cli, report_cli, run_cli, train_cli
+from ccfs import __version__, image_cli, report_cli, run_cli, table_cli, train_cli
 
 app = typer.Typer(
     name="ccfs",
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(image_cli.app)
 app.add_typer(run_cli.app)
 app.add_typer(report_cli.app)
+app.add_typer(table_cli.app)
 app.add_typer(train_cli.app)
 
 

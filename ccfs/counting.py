@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ccfs.batches import Batch, plan
 from ccfs.building import build_event
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.events import holds
 from ccfs.protocol import Arm, AttackSpec, Protocol
@@ -43,8 +44,10 @@ def tally(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None)
     return counts, trials
 
 
-def certificate(protocol: Protocol, arm: Arm, event: str, hits: int, trials: int) -> TrajectoryCertificate:
-    """Return the certificate that an arm's count gives under the protocol's claim."""
+def certificate(
+    protocol: Protocol, arm: Arm, event: str, hits: int, trials: int, bound: Bound | None = None
+) -> TrajectoryCertificate:
+    """Return the certificate that an arm's count gives under the protocol's claim, or under another bound rule."""
     return certify_event(
         hits,
         trials,
@@ -52,7 +55,7 @@ def certificate(protocol: Protocol, arm: Arm, event: str, hits: int, trials: int
         family=protocol.family,
         target=protocol.claim.target,
         schedule=arm.schedule.schedules,
-        bound=protocol.bound,
+        bound=bound or protocol.bound,
         event=event,
     )
 

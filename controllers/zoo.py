@@ -13,7 +13,7 @@ from typing import Final
 
 from ccfs.controllers.actor import NumpyActor
 
-__all__ = ["FORMAT", "Card", "ZooEntry", "ZooError", "load", "names", "write"]
+__all__ = ["FORMAT", "Card", "ZooEntry", "ZooError", "actor", "load", "names", "write"]
 
 FORMAT: Final = "ccfs.zoo-card/1"
 _SHIPPED = Path(__file__).parent / "zoo"
@@ -100,6 +100,11 @@ def load(name_or_folder: str | os.PathLike[str]) -> ZooEntry:
     if actor.digest != card.digest:
         raise ZooError(f"{folder.name}: the actor's digest is {actor.digest}, its card says {card.digest}.")
     return ZooEntry(actor=actor, card=card)
+
+
+def actor(name: str) -> NumpyActor:
+    """Return the actor of a shipped controller: what a protocol names as `ccfs.controllers.zoo:actor`."""
+    return load(name).actor
 
 
 def write(folder: Path, actor: NumpyActor, **card: object) -> Card:

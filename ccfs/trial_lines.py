@@ -1,0 +1,112 @@
+"""One line for every trial of a run: outcome, events, who acted, energy spent and the trace's hash, in one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ccfs.batches import Batch
+from ccfs.building import build_event
+from ccfs.counting import finished_batches
+from ccfs.events import holds
+from ccfs.protocol import NOMINAL, Protocol
+from ccfs.store import RunError, Store
+from ccfs.tables import parse, trajectory_rows
+from ccfs.trace import traces
+
+__all__ = ["event_column", "fallback_column", "trial_lines"]
+
+
+def event_column(event: str) -> str:
+    """Return the column that says whether a trial is in the event of this name."""
+    return f"in {event}"
+
+
+def fallback_column(fallback: str) -> str:
+    """Return the column that counts the steps of the fallback of this name."""
+    return f"fallback {fallback}"
+
+
+def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
+    """Return one line for every finished trial of every arm and attack, in the protocol's order.
+
+    Besides the trajectory table's columns: `controller`, `schedule` and `attack`; a yes or no for each event; steps by
+    `proposals`, by each fallback and `abstained`; `spent`, the energy of an attacked trial (rounded up, else zero).
+    """
+    lines = [
+        line
+        for attack in (None, *protocol.attacks)
+        for arm in protocol.arms
+        for batch in finished_batches(store, protocol, arm, attack)
+        for line in _batch_lines(store, protocol, batch, (arm.controller.name, arm.schedule.name))
+    ]
+    if not lines:
+        raise RunError(f"{store.root}: has no finished trial yet. Run its protocol first.")
+    return pa.Table.from_pylist(lines, schema=_schema(protocol))
+
+
+def _schema(protocol: Protocol) -> pa.Schema:
+    text, number, whole = pa.string(), pa.float64(), pa.int32()
+    return pa.schema(
+        [
+            ("controller", text),
+            ("schedule", text),
+            ("attack", text),
+            ("trial", whole),
+            ("reset_seed", pa.int64()),
+            ("outcome", text),
+            ("steps", whole),
+            ("goal_step", whole),
+            ("first_cost_step", whole),
+            ("total_reward", number),
+            ("total_cost", number),
+            *((event_column(spec.name), pa.bool_()) for spec in protocol.events),
+            ("proposals", whole),
+            *((fallback_column(part.name), whole) for part in protocol.program.fallbacks),
+            ("abstained", whole),
+            ("spent", number),
+            ("chain", pa.binary(32)),
+        ]
+    )
+
+
+def _batch_lines(
+    store: Store, protocol: Protocol, batch: Batch, arm: tuple[str, str]
+) -> Iterator[dict[str, object]]:
+    steps, trajectories = (store.path(name) for name in batch.files[:2])
+    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    names = [part.name for part in protocol.program.fallbacks]
+    spent = {} if batch.attack == NOMINAL else _spent(store, batch)
+    rows = trajectory_rows(parse(store.read(batch.files[1])))
+    for row, trace in zip(rows, traces(trajectories, steps), strict=True):
+        acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
+        yield {
+            "controller": arm[0],
+            "schedule": arm[1],
+            "attack": batch.attack,
+            "trial": row.trial,
+            "reset_seed": row.reset_seed,
+            "outcome": row.outcome,
+            "steps": row.steps,
+            "goal_step": row.goal_step,
+            "first_cost_step": row.first_cost_step,
+            "total_reward": row.total_reward,
+            "total_cost": row.total_cost,
+            **{event_column(name): holds(event, trace) for name, event in events.items()},
+            "proposals": sum(count for (source, _), count in acted.items() if source == "proposal"),
+            **{fallback_column(name): acted["fallback", i] for i, name in enumerate(names)},
+            "abstained": sum(count for (source, _), count in acted.items() if source == "abstain"),
+            "spent": spent.get(row.trial, 0.0),
+            "chain": row.chain,
+        }
+
+
+def _spent(store: Store, batch: Batch) -> dict[int, float]:
+    """Return the energy that each trial of an attacked batch spent."""
+    log = parse(store.read(batch.files[2]))
+    found: dict[int, float] = {}
+    for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
+        found[trial] = max(found.get(trial, 0.0), spent)
+    return found
