@@ -1,0 +1,114 @@
+"""Keep what a claim rests on: a run's trial lines, certificates, table and trace hashes, small and with checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from ccfs.certificates.bounds import Bound
+from ccfs.certify import refuse_missing_trials
+from ccfs.protocol import Protocol, parse_protocol
+from ccfs.store import Store
+from ccfs.table import TableRow, table_rows
+from ccfs.table_cli import markdown
+from ccfs.tables import parse, table_bytes
+from ccfs.trial_lines import trial_lines
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+BUDGET = 0.02
+BOTH = (Bound.HOEFFDING, Bound.COHORT)
+_KEY = ("controller", "schedule", "attack", "trial")
+
+
+def keep(run: Path, name: str, command: str) -> Path:
+    """Copy the small part of a finished and certified run into `results/NAME`."""
+    store = Store(run)
+    protocol = store.protocol()
+    refuse_missing_trials(store, protocol)
+    if protocol.quick_look_of is not None:
+        raise SystemExit(f"{run} is a quick look: only whole runs are kept.")
+    manifest = store.read_json("manifest.json")
+    files = manifest["files"]
+    assert isinstance(files, dict)
+    folder = RESULTS / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for file in ("protocol.json", "inputs.json", *(file for file in files if file.startswith("certificates/"))):
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(store.read(file))
+    (folder / "trajectories.parquet").write_bytes(table_bytes(trial_lines(store, protocol)))
+    traces = {file: digest for file, digest in files.items() if file.startswith(("traces/", "private/"))}
+    record = {"command": command, "protocol": protocol.hash, "traces": traces}
+    (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / "table.md").write_text(tables(lines(name), protocol), encoding="utf-8")
+    seal(folder)
+    return folder
+
+
+def seal(folder: Path) -> None:
+    """Write SHA-256 sums of every file in the format of `sha256sum -c`."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    sums = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names if name != "sums"]
+    (folder / "sums").write_text("".join(sums), encoding="utf-8")
+
+
+def broken_seals(folder: Path) -> list[str]:
+    """Return the stored files that differ from their checksum, are missing or were added."""
+    stored = dict(line.split("  ", 1)[::-1] for line in (folder / "sums").read_text(encoding="utf-8").splitlines())
+    found = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "sums"
+    }
+    return sorted(name for name in stored.keys() | found.keys() if stored.get(name) != found.get(name))
+
+
+def stored_protocol(name: str) -> Protocol:
+    """Return the protocol of a kept run."""
+    where = RESULTS / name / "protocol.json"
+    return parse_protocol(json.loads(where.read_text(encoding="utf-8")), where=str(where))
+
+
+def lines(name: str) -> pa.Table:
+    """Return the trial lines of a kept run."""
+    return parse((RESULTS / name / "trajectories.parquet").read_bytes())
+
+
+def rows(table: pa.Table, protocol: Protocol, event: str) -> list[TableRow]:
+    """Return the table's rows under both bounds of a cohort."""
+    return table_rows(table, protocol, event, BOTH)
+
+
+def tables(table: pa.Table, protocol: Protocol) -> str:
+    """Return the Markdown tables of every event."""
+    parts = [f"{spec.name}, L at B = {BUDGET}:\n\n{_table(table, protocol, spec.name)}\n" for spec in protocol.events]
+    return "\n".join(parts)
+
+
+def _table(table: pa.Table, protocol: Protocol, event: str) -> str:
+    return markdown(rows(table, protocol, event), protocol, BUDGET)
+
+
+def differences(run: Path, name: str) -> tuple[int, int]:
+    """Return how many trajectories of a run are kept too, and how many of those have another trace hash."""
+    store = Store(run)
+    ours = {_key(line): line["chain"] for line in trial_lines(store, store.protocol()).to_pylist()}
+    kept = {_key(line): line["chain"] for line in lines(name).to_pylist()}
+    common = ours.keys() & kept.keys()
+    return len(common), sum(ours[key] != kept[key] for key in common)
+
+
+def _key(line: dict[str, object]) -> tuple[object, ...]:
+    return tuple(line[name] for name in _KEY)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python experiments/goal2/records.py RUN NAME")
+    print(keep(Path(sys.argv[1]), sys.argv[2], f"ccfs run experiments/goal2/{sys.argv[2]}.toml -o {sys.argv[1]}"))

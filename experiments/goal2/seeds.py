@@ -1,0 +1,76 @@
+"""Show that no certified reset seed was ever used for training, tuning, piloting or another certificate.
+
+    python experiments/goal2/seeds.py
+
+Reads every protocol of this folder, the cards of the shipped controllers and the stored development records.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ccfs.controllers import zoo
+from ccfs.protocol import load_protocol
+
+HERE = Path(__file__).resolve().parent
+DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
+"""Reset seeds of every tuning, piloting and test run of this study."""
+
+
+def spans() -> dict[str, range]:
+    """Return every span of reset seeds with what it is for: cohorts first, then whatever came before."""
+    found = {}
+    for path in sorted(HERE.glob("*.toml")):
+        seeds = load_protocol(path).trials.seeds
+        if seeds is None or seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
+            raise SystemExit(f"{path.name}: must have a cohort of consecutive reset seeds.")
+        found[f"cohort of {path.name}"] = range(seeds[0], seeds[-1] + 1)
+    for name in zoo.names():
+        first, last = zoo.load(name).card.training_reset_seeds
+        found[f"training of {name}"] = range(first, last + 1)
+    found["development"] = DEVELOPMENT
+    return found
+
+
+def stray_development_seeds() -> list[int]:
+    """Return seeds of the stored development records outside of the development span."""
+    rows = (HERE.parent / "navigator" / "record.csv").read_text(encoding="utf-8").splitlines()[1:]
+    used = {int(row.split(",")[1]) for row in rows}
+    for path in (HERE / "attacks").rglob("*.json"):
+        used |= _seeds_in(json.loads(path.read_text(encoding="utf-8")))
+    return sorted(seed for seed in used if seed not in DEVELOPMENT)
+
+
+def _seeds_in(content: object) -> set[int]:
+    """Return the numbers of every entry `reset_seeds` ([first, last]) in a card."""
+    if isinstance(content, dict):
+        own = set(content.get("reset_seeds", ()))
+        return own.union(*(_seeds_in(value) for value in content.values()))
+    return set()
+
+
+def overlaps() -> list[tuple[str, str]]:
+    """Return every pair of a cohort and something else that share a seed."""
+    found = list(spans().items())
+    return [
+        (name, other)
+        for i, (name, mine) in enumerate(found)
+        for other, theirs in found[i + 1 :]
+        if name.startswith("cohort") and mine.start < theirs.stop and theirs.start < mine.stop
+    ]
+
+
+def main() -> None:
+    """Print the spans; exit 1 if a cohort shares a seed with anything."""
+    for name, span in spans().items():
+        print(f"{span.start:>13,} to {span.stop - 1:>13,}  {name}")
+    faults = [f"{one} and {other} share seeds" for one, other in overlaps()]
+    faults += [f"a development record used seed {seed}" for seed in stray_development_seeds()]
+    if faults:
+        raise SystemExit("\n".join(faults))
+    print("No certified seed was used for anything else.")
+
+
+if __name__ == "__main__":
+    main()
