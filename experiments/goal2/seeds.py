@@ -23,7 +23,7 @@ def spans() -> dict[str, range]:
     found = {}
     for path in sorted(HERE.glob("*.toml")):
         seeds = load_protocol(path).trials.seeds
-        if seeds is None or seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
+        if seeds is None or tuple(seeds) != tuple(range(seeds[0], seeds[0] + len(seeds))):
             raise SystemExit(f"{path.name}: must have a cohort of consecutive reset seeds.")
         found[f"cohort of {path.name}"] = range(seeds[0], seeds[-1] + 1)
     for name in zoo.names():
