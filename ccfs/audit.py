@@ -11,7 +11,7 @@ from ccfs.building import build_controller, event_references
 from ccfs.certify import certificate_name, derive
 from ccfs.counting import is_enough, successes
 from ccfs.hashing import canonical_json
-from ccfs.inputs import inputs, packages
+from ccfs.inputs import differences, inputs, own_sources, packages
 from ccfs.manifest import MANIFEST, manifest_faults
 from ccfs.protocol import Arm, AttackSpec, Protocol
 from ccfs.replaying import replay_faults
@@ -120,31 +120,29 @@ def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_
     if recorded.get("protocol") != protocol.hash:
         found.faults.append("inputs.json: belongs to another protocol.")
         return
-    here: dict[str, object] = {"packages": packages()}
+    here: dict[str, object] = {"packages": packages(), "sources": own_sources()}
     if runs_code:
         try:
             digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
             here = inputs(protocol, digests)
         except ValueError as error:
             found.notes.append(f"what the protocol names cannot be made here: {error}")
-    for key in sorted({"controllers", "sources", "packages"} & set(here)):
-        before, now = recorded.get(key), here[key]
-        for name in sorted({*_names(before), *_names(now)}):
-            old, new = _entry(before, name), _entry(now, name)
-            if old != new:
-                line = f"{key} {name}: {old} when the run was made, {new} here."
-                if key == "controllers":  # a replay with another controller proves nothing about the recorded one
-                    found.faults.append(f"inputs.json: {line}")
-                else:
-                    found.notes.append(line)
+    _compare_sources(recorded.get("sources"), here["sources"], found, all_of_them="controllers" in here)
+    for name, before, now in differences(recorded.get("packages"), here["packages"]):
+        found.notes.append(f"packages {name}: {before} when the run was made, {now} here.")
+    if "controllers" in here:  # a replay with another controller proves nothing about the recorded one
+        for name, before, now in differences(recorded.get("controllers"), here["controllers"]):
+            found.faults.append(f"inputs.json: controllers {name}: {before} when the run was made, {now} here.")
 
 
-def _names(table: object) -> list[str]:
-    return [str(name) for name in table] if isinstance(table, dict) else []
-
-
-def _entry(table: object, name: str) -> str:
-    return str(table.get(name, "absent")) if isinstance(table, dict) else "absent"
+def _compare_sources(recorded: object, here: object, found: _Findings, *, all_of_them: bool) -> None:
+    """Note other source: that is no fault, because whether it matters is what a replay tells."""
+    for name, before, now in differences(recorded, here):
+        if all_of_them or name == "ccfs":
+            found.notes.append(
+                f"sources {name}: {before} when the run was made, {now} here: the code that audits is not the code "
+                "that ran. Trajectories that replay do not depend on the difference."
+            )
 
 
 def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:

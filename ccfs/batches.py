@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ccfs.building import build_arm
-from ccfs.inputs import inputs
+from ccfs.inputs import differences, inputs
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.protocols import Controller
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
@@ -130,8 +130,8 @@ def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[
 def _refuse_other_inputs(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
     here = inputs(protocol, {})
     for key in ("sources", "packages"):
-        if here[key] != expected[key]:
-            raise RuntimeError(f"a worker has other `{key}` than the run: {here[key]}, not {expected[key]}.")
+        for name, before, now in differences(expected.get(key), here[key]):
+            raise RuntimeError(f"a worker has other `{key}` than the run: {name} is {now}, not {before}.")
 
 
 def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | None]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar, cast
 
 import gymnasium
@@ -30,7 +27,6 @@ __all__ = [
     "check",
     "event_references",
     "references",
-    "source_digest",
 ]
 
 RULES: dict[str, str] = {
@@ -178,16 +174,6 @@ def event_references(protocol: Protocol) -> tuple[str, ...]:
         if ":" in event.event:
             found.add(event.event)
     return tuple(sorted(found))
-
-
-def source_digest(reference: str) -> str:
-    """Return the SHA-256 (hex) of the source file that defines a reference."""
-    target = _import("reference", reference)
-    try:
-        path = inspect.getsourcefile(inspect.unwrap(target))
-    except TypeError:
-        path = None
-    return "built in" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _import(key: str, path: str) -> Callable[..., object]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from ccfs.building import references, source_digest
+from ccfs.building import references
 from ccfs.protocol import Protocol
+from ccfs.sources import own_digest, reference_digest
 
-__all__ = ["inputs", "packages"]
+__all__ = ["differences", "inputs", "own_sources", "packages"]
 
 # Whatever can change a number of a trace. Others are recorded by the controllers' and the sources' digests.
 _PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
@@ -25,11 +27,25 @@ def packages() -> dict[str, str]:
     return found
 
 
+def own_sources() -> dict[str, str]:
+    """Return the digest of ccfs's own source; this imports nothing that a protocol names."""
+    return {"ccfs": own_digest()}
+
+
 def inputs(protocol: Protocol, controllers: dict[str, str]) -> dict[str, object]:
     """Return the record of everything a run depends on, given the controllers' digests."""
+    named = {reference for reference in references(protocol) if reference.partition(":")[0].partition(".")[0] != "ccfs"}
     return {
         "protocol": protocol.hash,
         "controllers": controllers,
-        "sources": {reference: source_digest(reference) for reference in references(protocol)},
+        "sources": own_sources() | {reference: reference_digest(reference) for reference in named},
         "packages": packages(),
     }
+
+
+def differences(before: object, now: object) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, then, now) for each entry of a recorded table that differs; "absent" where there is none."""
+    old, new = (table if isinstance(table, dict) else {} for table in (before, now))
+    for name in sorted({str(name) for name in (*old, *new)}):
+        if old.get(name) != new.get(name):
+            yield name, str(old.get(name, "absent")), str(new.get(name, "absent"))

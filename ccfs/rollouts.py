@@ -12,7 +12,7 @@ from ccfs.building import check
 from ccfs.counting import is_enough, successes
 from ccfs.executors import Engine
 from ccfs.hashing import canonical_json, file_digest
-from ccfs.inputs import inputs
+from ccfs.inputs import differences, inputs
 from ccfs.manifest import write_manifest
 from ccfs.pool import Files, Pool
 from ccfs.protocol import Arm, Protocol
@@ -61,18 +61,31 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
             )
     record = inputs(protocol, check(protocol, where=where))
     if store.exists("inputs.json"):
-        known = store.read_json("inputs.json")
-        for key, value in record.items():
-            if known.get(key) != value:
-                before, now = canonical_json(known.get(key)), canonical_json(value)
-                raise RunError(
-                    f"{store.root}: was begun with `{key}` {before}, got {now}. "
-                    "Restore it to resume, or choose another run directory."
-                )
-    else:
-        store.write_json("protocol.json", protocol.model_dump(mode="json"))
-        store.write_json("inputs.json", record)
+        _refuse_other_inputs(store, record)
+        return record
+    if any(name != "protocol.json" for name in store.files()):
+        raise RunError(
+            f"{store.root}: has results but no inputs.json, so that nothing tells what code made them. "
+            "Restore inputs.json to resume, or choose another run directory."
+        )
+    store.write_json("protocol.json", protocol.model_dump(mode="json"))
+    store.write_json("inputs.json", record)
     return record
+
+
+def _refuse_other_inputs(store: Store, record: dict[str, object]) -> None:
+    """Refuse to go on with other code, packages or controllers: a run is made by one of each."""
+    known = store.read_json("inputs.json")
+    if known.get("protocol") != record["protocol"]:
+        raise RunError(f"{store.path('inputs.json')}: belongs to another protocol. Choose another run directory.")
+    for key in ("controllers", "sources", "packages"):
+        other = [f"{name} {before}, got {now}" for name, before, now in differences(known.get(key), record[key])]
+        if other:
+            more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+            raise RunError(
+                f"{store.root}: was begun with `{key}` {other[0]}{more}. "
+                "Restore it to resume, or choose another run directory."
+            )
 
 
 def _run_all(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
