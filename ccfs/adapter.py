@@ -10,7 +10,7 @@ import numpy as np
 
 from ccfs.protocols import Vector
 
-__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step"]
+__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step", "time_limit"]
 
 Info: TypeAlias = dict[str, object]
 
@@ -57,6 +57,20 @@ def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Sign
         truncated=_flag("truncated", truncated),
         info=info,
     )
+
+
+def time_limit(env: gymnasium.Env[Vector, Vector]) -> int | None:
+    """Return after how many steps an environment says that it truncates: its wrappers' limit, else its spec's."""
+    limits: list[object] = []
+    layer: object = env
+    while isinstance(layer, gymnasium.Wrapper):
+        limits.append(vars(layer).get("_max_episode_steps"))
+        layer = layer.env
+    found = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    if not found:
+        registered: object = getattr(env.spec, "max_episode_steps", None)
+        found = [registered] if isinstance(registered, int) and registered > 0 else []
+    return min(found, default=None)
 
 
 def _number(name: str, value: object) -> float:

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 import gymnasium
 
-from ccfs.adapter import Signals
+from ccfs.adapter import Signals, time_limit
 from ccfs.attack import Attack
 from ccfs.events import BUILT_IN, AllOf, Event
 from ccfs.ledger import energy_limit
@@ -147,12 +147,23 @@ def check(protocol: Protocol, *, where: str) -> dict[str, str]:
         for arm in protocol.arms:
             wrapped, controller = build_arm(protocol, arm, None)
             wrapped.close()
+            _refuse_short_episodes(protocol, wrapped)
             digests[arm.controller.name] = controller.digest
             for attack in protocol.attacks:
                 build_attack(protocol, attack, arm)
     except (ProtocolError, TypeError, ValueError) as error:
         raise ProtocolError(f"{where}: {error}") from error
     return digests
+
+
+def _refuse_short_episodes(protocol: Protocol, wrapped: ProposalWrapper) -> None:
+    """Refuse a horizon that no trajectory could reach: all would count as failures."""
+    limit = time_limit(wrapped.env)
+    if limit is not None and not protocol.horizon <= limit:
+        raise ProtocolError(
+            f"`horizon` must be at most {limit}, the environment's own time limit, got {protocol.horizon}. "
+            "Lower it, or have `environment` made with a longer limit (usually the argument max_episode_steps)."
+        )
 
 
 def references(protocol: Protocol) -> tuple[str, ...]:

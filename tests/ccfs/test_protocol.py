@@ -145,6 +145,35 @@ def test_protocol_refuses_in_one_line(tmp_path, old, new, message):
     refused(tmp_path, message, x=(old, new))
 
 
+ENVIRONMENT = 'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }'
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [
+        ("toys:limited\"\narguments = { steps = 5 }", 5),
+        ("toys:limited\"\narguments = { steps = 5, outer = 9 }", 5),
+        ("toys:limited\"\narguments = { steps = 9, outer = 5 }", 5),
+        ("toys:registered\"\narguments = { steps = 5 }", 5),
+        ("toys:limited\"\narguments = { steps = 6 }", None),
+        ("toys:registered\"\narguments = { steps = 6 }", None),
+    ],
+)
+def test_protocol_horizon_beyond_the_environments_time_limit_is_refused(tmp_path, make, limit):
+    change = (ENVIRONMENT, f'make = "{make}')
+    if limit is None:
+        check(protocol(tmp_path, x=change), where="p")
+    else:
+        refused(tmp_path, rf"`horizon` must be at most {limit}, the environment's own time limit, got 6\.", x=change)
+
+
+def test_protocol_horizon_beyond_a_safety_environments_thousand_steps_is_refused(tmp_path):
+    change = (ENVIRONMENT, 'make = "ccfs.envs:make"\narguments = { env_id = "SafetyPointGoal1-v0" }')
+    boxes = ("low = [-0.5], high = [0.5]", "low = [-1, -1], high = [1, 1]")
+    longer = ("horizon = 6\n", "horizon = 1001\n")
+    refused(tmp_path, "`horizon` must be at most 1000, .* got 1001", x=change, y=boxes, z=longer)
+
+
 def test_protocol_refuses_a_varying_schedule_that_does_not_fit_the_horizon(tmp_path):
     steps = "steps = [{ count = 1, sigma = 0.2 }, { count = 1, sigma = 0.1 }]"
     message = r"`schedules` 'one' must have one step for each of horizon 6, got 2"

@@ -67,3 +67,16 @@ class Drifting:
 
     def center(self, observation):
         return np.array([0.01])
+
+
+def limited(steps, outer=None):
+    """A line of one dimension under one or two time limits."""
+    env = gymnasium.wrappers.TimeLimit(Line(dimension=1), steps)
+    return env if outer is None else gymnasium.wrappers.TimeLimit(env, outer)
+
+
+def registered(steps):
+    """A line of one dimension with a time limit in its spec alone."""
+    env = Line(dimension=1)
+    env.spec = gymnasium.envs.registration.EnvSpec("Line-v0", max_episode_steps=steps)
+    return env
