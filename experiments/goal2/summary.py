@@ -1,0 +1,228 @@
+"""Write RESULTS.md and the figures from the kept results alone: nothing here runs an environment.
+
+    python experiments/goal2/summary.py
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import NormalDist
+
+import records
+from matplotlib import pyplot as plt
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _shared import figures
+
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
+from ccfs.protocol import Arm, Protocol
+from ccfs.report_numbers import lower_text
+from ccfs.table import HEADS, TableRow
+
+HERE = records.HERE
+LADDER = (0.5, 0.8, 0.9, 0.95, 0.99)
+TITLES = {
+    "table": "The table: three PPO-Lagrangian agents, lidar verifier, clipped-center fallback",
+    "navigator": "The navigator: reaching the goal, certified",
+    "guarded": "The same agents behind a map guard with a fallback library that makes progress",
+    "attacks": "The agents of the table under more attacks",
+    "ladder": "The ladder: one arm on 1,024 reset seeds, five levels in one simultaneous statement",
+    "costs": "Whole episodes without a stop",
+    "ablation": "Proposal settings, 64 reset seeds each",
+}
+
+
+def kept() -> list[str]:
+    """Return the names of the kept results in the order they are shown."""
+    return [name for name in TITLES if (records.RESULTS / name).is_dir()]
+
+
+def claim_rows(name: str, event: str) -> list[TableRow]:
+    """Return the rows of a kept run under the bound of its claim."""
+    protocol = records.stored_protocol(name)
+    rows = records.rows(records.lines(name), protocol, event)
+    return [row for row in rows if row.certificate.bound is protocol.bound]
+
+
+def cells(*values: object) -> str:
+    """Return a line of a Markdown table."""
+    return "| " + " | ".join(map(str, values)) + " |"
+
+
+def beside_the_paper() -> Iterator[str]:
+    """Yield the table with the paper's rows between ours."""
+    with (HERE / "paper.csv").open(newline="", encoding="utf-8") as file:
+        theirs = {(row["controller"], row["proposals"]): list(row.values())[2:] for row in csv.DictReader(file)}
+    protocol = records.stored_protocol("table")
+    yield cells(*HEADS)
+    yield cells(*["---"] * len(HEADS))
+    for row in records.rows(records.lines("table"), protocol, protocol.events[0].name):
+        yield cells(*row.cells(records.BUDGET, protocol.attacks[0].name))
+        if row.certificate.bound is Bound.COHORT:
+            key = (row.controller, row.schedule)
+            yield cells(*key, "paper", *theirs[key])
+
+
+def who_acted(name: str) -> Iterator[str]:
+    """Yield the share of nominal steps by the first accepted proposal and by each fallback."""
+    protocol = records.stored_protocol(name)
+    rows = claim_rows(name, protocol.events[0].name)
+    names = list(rows[0].acted)
+    yield cells("arm", *(f"{part}, % of steps" for part in names))
+    yield cells(*["---"] * (len(names) + 1))
+    for row in rows:
+        total = sum(row.acted.values())
+        yield cells(f"{row.controller}/{row.schedule}", *(f"{100 * row.acted[part] / total:.1f}" for part in names))
+
+
+def realised(row: TableRow, budget: float, hits: int) -> str:
+    """Return the share of the greatest drop that the theorem allows at the observed nominal rate, in percent."""
+    normal, rate = NormalDist(), row.safe / row.trials
+    if not 0.0 < rate < 1.0:
+        return "–"
+    mu = budget * math.sqrt(row.certificate.charges[0])
+    allowed = rate - normal.cdf(normal.inv_cdf(rate) - mu)
+    return f"{100 * (rate - hits / row.trials) / allowed:.0f}"
+
+
+def under_attack(name: str) -> Iterator[str]:
+    """Yield observed rates under each attack beside what is certified at its budget."""
+    protocol = records.stored_protocol(name)
+    yield cells("arm", "event", "attack", "B", "nominal", "attacked", "certified at B", "% of the allowed drop")
+    yield cells(*["---"] * 8)
+    for event in protocol.events:
+        for row in claim_rows(name, event.name):
+            for attack in protocol.attacks:
+                if attack.budget is None:
+                    continue
+                hits = row.shifted[attack.name]
+                yield cells(
+                    f"{row.controller}/{row.schedule}",
+                    event.name,
+                    attack.name,
+                    attack.budget,
+                    f"{row.safe} of {row.trials}",
+                    f"{hits} of {row.trials}",
+                    lower_text(row.certificate.lower_at(attack.budget), 3),
+                    realised(row, attack.budget, hits),
+                )
+
+
+def ladder_budget(protocol: Protocol, arm: Arm, row: TableRow, event: str, target: float) -> TrajectoryCertificate:
+    """Return the certificate of one level; all levels rest on the same lower bound, so they hold together."""
+    return certify_event(
+        row.safe,
+        row.trials,
+        delta=protocol.claim.delta,
+        family=protocol.family,
+        target=target,
+        schedule=arm.schedule.schedules,
+        bound=protocol.bound,
+        event=event,
+    )
+
+
+def ladder() -> Iterator[str]:
+    """Yield the certified budget at each level."""
+    protocol = records.stored_protocol("ladder")
+    yield cells("arm", "event", "in the event", "p_L", *(f"B at q = {level}" for level in LADDER))
+    yield cells(*["---"] * (4 + len(LADDER)))
+    for event in protocol.events:
+        for arm, row in zip(protocol.arms, claim_rows("ladder", event.name), strict=True):
+            budgets = [ladder_budget(protocol, arm, row, event.name, level).budget for level in LADDER]
+            texts = ["–" if budget is None else lower_text(budget) for budget in budgets]
+            shown = f"{row.safe} of {row.trials}"
+            yield cells(arm.name, event.name, shown, lower_text(row.certificate.p_lower), *texts)
+
+
+def ablation() -> Iterator[str]:
+    """Yield one line a proposal setting."""
+    protocol = records.stored_protocol("ablation")
+    safe, goal = (claim_rows("ablation", event.name) for event in protocol.events)
+    heads = ("N", "multiplier", "sigma", "safe", "goal", "cost", "p_L", "B_cert", "fallback, % of steps", "abstained")
+    yield cells(*heads)
+    yield cells(*["---"] * len(heads))
+    for arm, row, reached in zip(protocol.arms, safe, goal, strict=True):
+        block = arm.schedule.block
+        assert block is not None
+        steps = sum(row.acted.values())
+        yield cells(
+            block.count,
+            block.multiplier or 1,
+            block.sigma,
+            row.safe,
+            reached.safe,
+            row.cost,
+            lower_text(row.certificate.p_lower, 3),
+            "–" if row.certificate.budget is None else lower_text(row.certificate.budget),
+            f"{100 * (steps - row.acted['proposals']) / steps:.1f}",
+            row.acted["abstained"],
+        )
+
+
+def sections() -> Iterator[str]:
+    """Yield the text, section by section."""
+    yield "# Results of the SafetyPointGoal2 study"
+    yield "Written by `python experiments/goal2/summary.py` from `results/`; bounds are rounded down."
+    for name in kept():
+        protocol = records.stored_protocol(name)
+        yield f"## {TITLES[name]}"
+        claim = f"delta {protocol.claim.delta:g} over {protocol.family} claims, target {protocol.claim.target:g}"
+        span = f"{protocol.trials.seeds[0]:,} to {protocol.trials.seeds[-1]:,}" if protocol.trials.seeds else ""
+        yield f"Protocol `{protocol.hash[:16]}`, reset seeds {span}, {claim}."
+        if name == "table":
+            yield "\n".join(beside_the_paper())
+        elif name == "ladder":
+            yield "\n".join(ladder())
+        elif name == "ablation":
+            yield "\n".join(ablation())
+        else:
+            yield records.tables(records.lines(name), protocol).strip()
+        if name != "ablation":
+            yield "\n".join(who_acted(name))
+        if protocol.attacks and name != "table":
+            yield "\n".join(under_attack(name))
+
+
+def draw_curves(name: str, path: Path) -> None:
+    """Draw the certified probability against the budget for every arm, with the observed rates under attack."""
+    protocol = records.stored_protocol(name)
+    event = protocol.events[0].name
+    plt.rcParams.update(figures.STYLE)
+    figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    palette = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
+    rows = claim_rows(name, event)
+    budgets = [attack.budget or 0.0 for attack in protocol.attacks]
+    reach = 1.25 * max([*budgets, *(row.certificate.budget or 0.0 for row in rows), 0.02])
+    for row, color in zip(rows, palette * 2, strict=False):
+        points = row.certificate.curve(81, reach)
+        axes.plot(*zip(*points, strict=True), color=color, label=f"{row.controller}/{row.schedule}, certified")
+        rates = [(attack.budget or 0.0, row.shifted[attack.name] / row.trials) for attack in protocol.attacks]
+        axes.plot(*zip((0.0, row.safe / row.trials), *rates, strict=True), "o", ms=4, color=color)
+    axes.axhline(protocol.claim.target, ls=":", color=figures.INK, lw=0.8)
+    axes.set(xlabel="shift budget B", ylabel=f"P({event})", xlim=(-0.02 * reach, reach), ylim=(0.0, 1.02))
+    axes.legend(loc="lower left")
+    axes.set_title("lines: certified at least; dots: observed, nominal at 0 and under each attack")
+    figures.save(figure, path)
+
+
+def text() -> str:
+    """Return RESULTS.md."""
+    return "\n\n".join(sections()) + "\n"
+
+
+def main() -> None:
+    """Write everything."""
+    (HERE / "RESULTS.md").write_text(text(), encoding="utf-8")
+    for name in kept():
+        if name not in ("ablation", "costs"):
+            draw_curves(name, HERE / "figures" / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
