@@ -1,0 +1,248 @@
+"""A proved Lipschitz bound of the numpy actor, and the observation error that a certified shift budget covers.
+
+The bound is found by floating-point optimisation and then proved: whatever the optimiser proposed, nothing is returned
+unless a matrix inequality has been verified in ball arithmetic (python-flint), in which rounding errors are enclosed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+from flint import arb, arb_mat
+from numpy.typing import NDArray
+
+from ccfs.certificates import _checks
+from ccfs.certificates.validated import exact, lower_float, precision
+from ccfs.controllers._lipschitz_search import Matrix, approximate, multipliers
+from ccfs.controllers.actor import GRID, NumpyActor
+
+__all__ = ["LipschitzBound", "is_positive_definite", "lipschitz_upper", "observation_budget", "spectral_norm_upper"]
+
+_BITS: Final = 192
+_SINGLE, _DOUBLE = 2.0**-24, 2.0**-53  # unit roundoffs
+_TINY: Final = 2.0**-140  # more than any error of a result that underflows in single precision
+_ACTIVATION: Final = {"identity": 0.0, "relu": 0.0, "tanh": 2.0**-46}
+"""Slopes in [0, 1]; the premise on how far the machine's function may be from the true one, of size at most 1."""
+_SLACK: Final = 1.0 + 2.0**-30  # more than the rounding errors of a few thousand non-negative terms in double precision
+_INFLATIONS: Final = (1e-9, 1e-7, 1e-5, 1e-3, 1e-1, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LipschitzBound:
+    """|center(o) - center(o')| <= constant |o - o'| + rounding, for all o and o' that differ in `coordinates` only.
+
+    Euclidean norms. Both centers are those that the actor really computes, before or after clipping to a box. o and o'
+    are what the actor works on: observations in single precision. A double that reaches the actor is rounded to single
+    precision first, the true one and the wrong one alike; measure the error after that. Another machine's linear
+    algebra may find another constant, equally proved.
+
+    Args:
+        constant: L, rounded up, in units of action per unit of observation.
+        rounding: what the two centers may differ by although the observations agree as reals: grid of the centers and
+            floating-point errors of both evaluations, rounded up.
+        product: the product of the layers' norms, the classical bound, for comparison; also proved.
+        coordinates: of the observation, in which o and o' may differ.
+        digest: of the actor.
+    """
+
+    constant: float
+    rounding: float
+    product: float
+    coordinates: tuple[int, ...]
+    digest: str
+
+
+def is_positive_definite(matrix: arb_mat, approximate: Matrix) -> bool:
+    """Return True only if every symmetric matrix enclosed by `matrix` is positive definite.
+
+    Let X be any square matrix of doubles; here the inverse of a floating-point Cholesky factor of `approximate`. If
+    |X P X' - I| < 1 in the greatest absolute row sum, then X P X' is positive definite (its eigenvalues are within that
+    distance of 1), hence X is regular and P = X^-1 (X P X') X^-T is positive definite, too (Sylvester). False says
+    that this proof failed, nothing more.
+    """
+    try:
+        factor = np.linalg.inv(np.linalg.cholesky(approximate))
+    except np.linalg.LinAlgError:
+        return False
+    if not np.isfinite(factor).all():
+        return False
+    with precision(_BITS):
+        x = arb_mat(factor.tolist())
+        distance = x * matrix * x.transpose() - arb_mat(len(factor), len(factor), 1)
+        return all(sum((abs(entry) for entry in row), arb(0)) < 1 for row in distance.tolist())
+
+
+def spectral_norm_upper(weight: NDArray[np.float64]) -> float:
+    """Return an upper bound on the spectral norm of a matrix of exactly known entries, tight to about 1e-9."""
+    matrix = np.array(weight, dtype=np.float64)
+    if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
+        raise ValueError(f"`weight` must be a finite matrix, got shape {matrix.shape} or a NaN or an infinity.")
+    return _proved([matrix], np.ones(matrix.shape[1]), [], float(np.linalg.norm(matrix, 2)))
+
+
+def lipschitz_upper(actor: NumpyActor, *, coordinates: Sequence[int] | None = None) -> LipschitzBound:
+    """Return a proved Lipschitz bound of a numpy actor, for errors in some or all coordinates of the observation.
+
+    The matrix inequality of Fazlyab et al. (2019, LipSDP) with one multiplier a neuron. Let v_k be the layers' inputs,
+    x_k = activation(v_k) their outputs, differences of two evaluations. Slopes in [0, 1] give x_i (v_i - x_i) >= 0 for
+    each neuron, so that for multipliers T_k >= 0 (diagonal) and S the normaliser's deviations (diagonal)
+
+        L^2 |S x_0|^2 - |W_m x_{m-1}|^2 >= 2 sum_k x_k' T_k (v_k - x_k) >= 0
+
+    as soon as the block matrix of the first inequality is positive definite, which is what is verified. And |S x_0| is
+    at most |o - o'|, since clipping has slopes in [0, 1], too. The output activation and clipping the center to a box
+    are 1-Lipschitz.
+
+    Assumes: the machine's tanh is within 2^-46 of the true one (64 units in the last place at 1); arithmetic is IEEE,
+    sums in any order, fused or not.
+
+    Args:
+        actor: with a normaliser and activations identity, relu or tanh.
+        coordinates: where the error may be; None is everywhere.
+
+    Raises:
+        ValueError: another activation, no normaliser, or coordinates that the observation does not have.
+        ArithmeticError: nothing could be proved.
+
+    References:
+        Fazlyab, Robey, Hassani, Morari, Pappas: Efficient and accurate estimation of Lipschitz constants for deep
+        neural networks, 2019.
+    """
+    if not isinstance(actor, NumpyActor):
+        raise TypeError(f"`actor` must be a NumpyActor, got {actor!r}. Export the policy as one first.")
+    for name in (actor.activation, actor.output_activation):
+        if name not in _ACTIVATION:
+            raise ValueError(f"`activation` must be one of {sorted(_ACTIVATION)} to be bounded, got {name!r}.")
+    if actor.normalizer is None:
+        raise ValueError("`actor` must have a normaliser: without its clipping, rounding errors have no bound.")
+    chosen = _coordinates(actor.observation_size, coordinates)
+    whole = [weight.astype(np.float64) for weight in actor.weights]
+    weights, std = [whole[0][:, chosen], *whole[1:]], actor.normalizer.std.astype(np.float64)[chosen]
+    norms = [spectral_norm_upper(weight) for weight in whole]
+    first = _proved(weights[:1], std, [], float(np.linalg.norm(weights[0] / std, 2)))
+    product, inner = _product_upper([first, *norms[1:]]), _product_upper(norms)
+    return LipschitzBound(
+        constant=_network_upper(weights, std, product),
+        rounding=_rounding(actor, norms, _network_upper(whole, np.ones(len(actor.normalizer.std)), inner)),
+        product=product,
+        coordinates=tuple(chosen),
+        digest=actor.digest,
+    )
+
+
+def observation_budget(budget: float, bound: LipschitzBound, *, horizon: int) -> float | None:
+    """Return eta: observation errors with summed squares at most eta^2 shift the centers by at most `budget`.
+
+    With errors e_t, the centers move by at most L |e_t| + r, and by Minkowski the square root of the summed squares is
+    at most L eta + r sqrt(T) <= B. So the certificate at B (Theorem 14, thm:adaptive-trajectory, constant schedule)
+    covers them: eta = (B - r sqrt(T)) / L, rounded down; None when the rounding alone may use up B.
+
+    Assumes:
+        - the error is in the bound's coordinates, measured in single precision, and reaches the controller only:
+          verifier, fallbacks, stopping and event read the true observation, and what is handed to a fallback or
+          written to the public trace as the center is that of the true observation;
+        - the controller has no memory (a NumpyActor has none), so that its center at the true history is the nominal
+          one; a controller with memory would have to feed it the true observations;
+        - the center is used only as the mean of the proposals, clipped to the box or not (clipping is 1-Lipschitz);
+        - the error at step t is chosen before that step's block is drawn. It may depend on everything public before,
+          because so may a shift.
+
+    Args:
+        budget: B, certified for the arm's constant schedule.
+        bound: of the arm's controller.
+        horizon: T, the most steps of a trajectory.
+    """
+    total = _checks.nonnegative("budget", budget)
+    steps = _checks.count("horizon", horizon, minimum=1)
+    constant = _checks.positive("bound.constant", bound.constant)
+    rounding = _checks.nonnegative("bound.rounding", bound.rounding)
+    if Fraction(rounding) ** 2 * steps > Fraction(total) ** 2:
+        return None
+    with precision(_BITS):
+        eta = (exact(total) - exact(rounding) * exact(steps).sqrt()) / exact(constant)
+        return max(lower_float(eta), 0.0)
+
+
+def _network_upper(weights: list[Matrix], std: Matrix, product: float) -> float:
+    """Return a bound for the true network behind a normaliser with these deviations, at most the classical one."""
+    diagonals, squared = multipliers(weights, std)
+    is_found = bool(diagonals) and 0.0 < squared < product**2
+    return min(_proved(weights, std, diagonals, math.sqrt(squared)), product) if is_found else product
+
+
+def _proved(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], start: float) -> float:
+    """Return the least inflation of `start` at which the matrix inequality is verified."""
+    if not all((diagonal >= 0.0).all() for diagonal in diagonals):
+        raise ArithmeticError("the proposed multipliers are not all at least 0; no Lipschitz bound is issued")
+    for inflation in _INFLATIONS:
+        constant = max(start, 1e-100) * (1.0 + inflation)
+        proposal = approximate(weights, std, diagonals, constant)
+        if is_positive_definite(_inequality(weights, std, diagonals, constant), proposal):
+            return constant
+    raise ArithmeticError(f"no Lipschitz bound near {start} could be proved; none is issued")
+
+
+def _inequality(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], constant: float) -> arb_mat:
+    """Enclose the block matrix: L^2 S^2, 2 T_k, minus W_m' W_m in the last, and -T_k W_k below the diagonal."""
+    with precision(_BITS):
+        sizes = [len(std), *(len(diagonal) for diagonal in diagonals)]
+        starts = np.cumsum([0, *sizes]).tolist()
+        rows = [[arb(0)] * starts[-1] for _ in range(starts[-1])]
+        for i, deviation in enumerate(std.tolist()):
+            rows[i][i] = (arb(constant) * arb(deviation)) ** 2
+        for k, diagonal in enumerate(diagonals):
+            for i, multiplier in enumerate(diagonal.tolist()):
+                row = starts[k + 1] + i
+                rows[row][row] = 2 * arb(multiplier)
+                for j, entry in enumerate(weights[k][i].tolist()):
+                    column = starts[k] + j
+                    rows[row][column] = rows[column][row] = -arb(multiplier) * arb(entry)
+        last = arb_mat(weights[-1].tolist())
+        gram, offset = (last.transpose() * last).tolist(), starts[-2]
+        for i, line in enumerate(gram):
+            for j, value in enumerate(line):
+                rows[offset + i][offset + j] -= value
+        return arb_mat(rows)
+
+
+def _rounding(actor: NumpyActor, norms: list[float], inner: float) -> float:
+    """Return twice a bound on the distance of the computed center from the true network's, rounded up.
+
+    Normaliser: a subtraction and a division, each within a relative 2^-24 wherever the observation is; so the clipped
+    result is off by at most those of the clipped range's ends, and the network behind it multiplies that by at most
+    `inner`. Layers: sums of n products and a bias, in any order, are within n + 1 roundings of each term (Higham 2002,
+    section 3.1). Every quantity is a sum of non-negative terms: `_SLACK` outweighs what computing it in doubles loses.
+    """
+    sizes = np.zeros(0) if actor.normalizer is None else actor.normalizer.clip.astype(np.float64)
+    # (1 + u)^2 - 1 <= 2.001 u
+    off = inner * float(np.linalg.norm(2.001 * _SINGLE * sizes + _TINY)) * _SLACK
+    error = 0.0
+    activations = [*[actor.activation] * (len(norms) - 1), actor.output_activation]
+    for weight, bias, norm, name in zip(actor.weights, actor.biases, norms, activations, strict=True):
+        reached = (np.abs(weight.astype(np.float64)) @ sizes + np.abs(bias.astype(np.float64))) * _SLACK
+        local = (weight.shape[1] + 2) * _DOUBLE * reached * _SLACK + _TINY
+        error = (norm * error + float(np.linalg.norm(local)) + _ACTIVATION[name] * math.sqrt(len(bias))) * _SLACK
+        sizes = (np.minimum(reached, 1.0) if name == "tanh" else reached) * _SLACK + _ACTIVATION[name]
+    grid = 0.5 * GRID * math.sqrt(actor.action_size)
+    return 2.0 * (off + error + grid) * _SLACK
+
+
+def _coordinates(size: int, coordinates: Sequence[int] | None) -> list[int]:
+    if coordinates is None:
+        return list(range(size))
+    chosen = [_checks.count(f"coordinates[{i}]", value) for i, value in enumerate(coordinates)]
+    if not (chosen and len(set(chosen)) == len(chosen) and max(chosen) < size):
+        raise ValueError(f"`coordinates` must be different numbers below {size}, at least one, got {coordinates}.")
+    return sorted(chosen)
+
+
+def _product_upper(norms: list[float]) -> float:
+    """Return the product, rounded up."""
+    exactly = math.prod((Fraction(norm) for norm in norms), start=Fraction(1))
+    rounded = float(exactly)
+    return rounded if Fraction(rounded) >= exactly else math.nextafter(rounded, math.inf)
