@@ -25,7 +25,7 @@ VERSION: Final = "ccfs.navigator/1"
 _NEVER: Final = -(10**6)
 _NEW_GOAL: Final = 0.1
 _GLIDE: Final = 1.5
-_GLIDE_SHARES: Final = np.array([[1.0 / 3.0], [2.0 / 3.0], [1.0]])
+_GLIDE_SHARES: Final = np.arange(1, 7)[:, None] / 6.0
 _REACHED: Final = GOAL_RADIUS - 0.01
 
 
@@ -137,8 +137,11 @@ class Navigator:
         last_x, last_y = x[held - 1], y[held - 1]
         go_x, go_y = self._going(bundle, cos, sin)
         glide = settings.look_ahead * _GLIDE_SHARES
+        glide_x, glide_y = last_x + glide * go_x, last_y + glide * go_y
         here = self.route.time_at(last_x, last_y)
-        there = self.route.time_at(last_x + glide * go_x, last_y + glide * go_y).min(axis=0)
+        there = self.route.time_at(glide_x[1::2], glide_y[1::2])
+        there[np.logical_or.accumulate(self.route.is_closed_at(glide_x, glide_y))[1::2]] = math.inf
+        there = there.min(axis=0)
         # A glide gains no more than the open way allows: else it would seem to carry the robot through a wall.
         most = _GLIDE * settings.look_ahead / self.route.pace * np.sqrt(go_x * go_x + go_y * go_y)
         time = np.minimum(here, np.maximum(there, here - most))

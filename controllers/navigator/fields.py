@@ -50,26 +50,34 @@ def arrival_time(
         sweeps: most passes over the grid; fewer run when nothing changes any more.
         start: an earlier field to begin with, or None.
     """
-    padded = np.full((slowness.shape[0] + 2, slowness.shape[1] + 2), FAR)
+    # Single precision and reused arrays: this loop is a good part of a controller's time.
+    slow = slowness.astype(np.float32)
+    padded = np.full((slow.shape[0] + 2, slow.shape[1] + 2), FAR, dtype=np.float32)
     time = padded[1:-1, 1:-1]
     if start is not None:
         time[:] = start
-    double = 2.0 * slowness * slowness
-    open_cells = np.where(target, 0.0, 1.0)
+    double = 2.0 * slow * slow
+    open_cells = np.where(target, np.float32(0.0), np.float32(1.0))
     time *= open_cells
+    across, along, gap, only = np.empty_like(slow), np.empty_like(slow), np.empty_like(slow), np.empty_like(target)
     for sweep in range(sweeps):
-        across = np.minimum(padded[:-2, 1:-1], padded[2:, 1:-1])
-        along = np.minimum(padded[1:-1, :-2], padded[1:-1, 2:])
-        gap = np.abs(across - along)
-        nearest = np.minimum(across, along)
+        np.minimum(padded[:-2, 1:-1], padded[2:, 1:-1], out=across)
+        np.minimum(padded[1:-1, :-2], padded[1:-1, 2:], out=along)
+        np.subtract(across, along, out=gap)
+        np.abs(gap, out=gap)
+        np.minimum(across, along, out=across)
         # A gap above the slowness means that only the nearer neighbour lies upwind.
-        ahead = np.sqrt(np.maximum(double - gap * gap, 0.0))
-        ahead += gap
-        ahead *= 0.5
-        np.copyto(ahead, slowness, where=gap >= slowness)
-        ahead += nearest
-        ahead *= open_cells
-        if sweep % 8 == 7 and not (np.abs(ahead - time) > _SETTLED).any():
+        np.greater_equal(gap, slow, out=only)
+        np.multiply(gap, gap, out=along)
+        np.subtract(double, along, out=along)
+        np.maximum(along, 0.0, out=along)
+        np.sqrt(along, out=along)
+        along += gap
+        along *= 0.5
+        np.copyto(along, slow, where=only)
+        along += across
+        along *= open_cells
+        if sweep % 8 == 7 and not (np.abs(along - time) > _SETTLED).any():
             break
-        time[:] = ahead
-    return time
+        time[:] = along
+    return time.astype(np.float64)

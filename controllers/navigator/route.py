@@ -19,7 +19,7 @@ ROUTE_CELL: Final = 2 * CELL
 _SIDE: Final = SIDE // 2
 _SWEEPS: Final = 250
 _MORE_SWEEPS: Final = 24
-_REACH: Final = 5
+_REACH: Final = 9
 _HAZARD: Final = 0.20
 _VASE: Final = 0.26
 _UNSEEN: Final = 0.24
@@ -28,6 +28,8 @@ _STRETCH: Final = 6
 _BLOCK: Final = 0.15
 _MOVED: Final = 0.1
 _AROUND: Final = 0.5
+_RISE: Final = 3.0
+"""Most cruising times of a cell by which neighbouring cells count as different."""
 GOAL_RADIUS: Final = 0.3
 
 
@@ -42,10 +44,14 @@ class Route:
         """Metres a step that the planner reckons with in the open."""
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
         self._x, self._y = axis[:, None], axis[None, :]
+        self._fine = (np.arange(SIDE) + 0.5) * CELL - HALF_WIDTH
         self.time: NDArray[np.float64] = np.zeros((_SIDE, _SIDE))
+        self.closed = np.zeros((_SIDE, _SIDE), dtype=np.bool_)
+        """Cells that no way leads through."""
         self.blocks: list[tuple[float, float]] = []
         """Places that count as closed because the robot waited in front of them in vain."""
         self._target = (math.inf, math.inf)
+        self._corners = self._around()
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
 
@@ -64,15 +70,18 @@ class Route:
         # Deep inside the goal: at its edge, arriving later would seem as good as arriving now.
         inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < ROUTE_CELL**2
         slowness = self._slowness(drawn, area)
+        self.closed[:] = False
+        self.closed[area] = slowness >= _DEAREST * ROUTE_CELL / self.pace
         if fresh:
             time = arrival_time(slowness, inside, _SWEEPS)
             self.time[:] = FAR
         else:
             time = arrival_time(slowness, inside, _MORE_SWEEPS, self.time[area])
         self.time[area] = time
-        gradient_x, gradient_y = np.gradient(self.time)
-        length = np.sqrt(gradient_x**2 + gradient_y**2) + 1e-9
-        self.down_x, self.down_y = -gradient_x / length, -gradient_y / length
+        self._corners = self._around()
+        fall_x, fall_y = _fall(self.time), _fall(self.time.T).T
+        length = np.sqrt(fall_x**2 + fall_y**2) + 1e-9
+        self.down_x, self.down_y = fall_x / length, fall_y / length
 
     def _area(self, drawn: LidarMap) -> tuple[slice, slice]:
         """The cells in or around the arena: nothing makes a way farther out the fastest."""
@@ -88,11 +97,7 @@ class Route:
         """Time a cell: cruising, dearer by the risk that rollouts would see there, and by doubt."""
         settings = self._settings
         x, y = self._x[area[0]], self._y[:, area[1]]
-        clearance = np.full((x.size, y.size), _REACH * ROUTE_CELL)
-        for known, radius in zip(drawn.known, (_HAZARD, _VASE), strict=True):
-            for other_x, other_y in known:
-                distance = np.sqrt((x - other_x) ** 2 + (y - other_y) ** 2)
-                np.minimum(clearance, distance - radius, out=clearance)
+        clearance = self._clearance(drawn, area)
         unseen = drawn.possible[0] | drawn.possible[1]
         doubtful = settings.doubt * np.exp(-np.maximum(self._away(unseen, area), 0.0) / self._scale)
         taken = self._price(self._away(unseen & drawn.passed_close, area))
@@ -102,10 +107,21 @@ class Route:
         price = np.minimum(np.maximum(self._price(clearance), unsure), _DEAREST)
         return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
 
+    def _clearance(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
+        """Clearance from the known obstacles at the best place of each cell: a gap does not know of the grid."""
+        rows, columns = _fine(area)
+        x, y = self._fine[rows, None], self._fine[None, columns]
+        clearance = np.full((x.size, y.size), _REACH * CELL)
+        for known, radius in zip(drawn.known, (_HAZARD, _VASE), strict=True):
+            squares = np.full(clearance.shape, (_REACH * CELL + radius) ** 2)
+            for other_x, other_y in known:
+                np.minimum(squares, (x - other_x) ** 2 + (y - other_y) ** 2, out=squares)
+            np.minimum(clearance, np.sqrt(squares) - radius, out=clearance)
+        return _best(clearance)
+
     def _away(self, cells: NDArray[np.bool_], area: tuple[slice, slice]) -> NDArray[np.float64]:
-        """Clearance from obstacles that may lie in the marked fine cells."""
-        coarse = cells.reshape(_SIDE, 2, _SIDE, 2).any(axis=(1, 3))[area]
-        return capped_distance(coarse, _REACH) * ROUTE_CELL - _UNSEEN
+        """Clearance from obstacles that may lie in the marked fine cells, at the best place of each cell."""
+        return _best(capped_distance(cells[_fine(area)], _REACH)) * CELL - _UNSEEN
 
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings
@@ -125,21 +141,66 @@ class Route:
                 dearest, place = spent, (x, y)
         self.blocks.append(place)
 
+    def _around(self) -> NDArray[np.float64]:
+        """The times at the four corners of each square between cell middles, one row a corner.
+
+        Beside a wall its own time says nothing of the way past it, so a corner counts as little later than the
+        earliest; how near a wall may be passed is judged by clearance.
+        """
+        time = self.time
+        corners = np.stack((time[:-1, :-1], time[:-1, 1:], time[1:, :-1], time[1:, 1:])).reshape(4, -1)
+        np.minimum(corners, corners.min(axis=0) + _RISE * ROUTE_CELL / self.pace, out=corners)
+        return corners
+
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""
-        u = np.clip((x + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0, _SIDE - 1.001)
-        v = np.clip((y + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0, _SIDE - 1.001)
+        u = np.minimum(np.maximum((x + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0), _SIDE - 1.001)
+        v = np.minimum(np.maximum((y + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0), _SIDE - 1.001)
         i, j = u.astype(np.intp), v.astype(np.intp)
-        u, v = u - i, v - j
-        time = self.time
-        low = time[i, j] * (1.0 - v) + time[i, j + 1] * v
-        high = time[i + 1, j] * (1.0 - v) + time[i + 1, j + 1] * v
-        return np.asarray(low * (1.0 - u) + high * u)
+        u -= i
+        v -= j
+        i *= _SIDE - 1
+        i += j
+        corners = self._corners
+        low, high = corners[0].take(i), corners[2].take(i)
+        low += v * (corners[1].take(i) - low)
+        high += v * (corners[3].take(i) - high)
+        high -= low
+        high *= u
+        low += high
+        return low
+
+    def is_closed_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Say which points lie in cells that no way leads through."""
+        return np.asarray(self.closed[self._cell(x), self._cell(y)])
+
+    def _cell(self, along: NDArray[np.float64]) -> NDArray[np.intp]:
+        index = ((along + HALF_WIDTH) / ROUTE_CELL).astype(np.intp)
+        return np.minimum(np.maximum(index, 0), _SIDE - 1)
 
     def down_at(
         self, x: NDArray[np.float64], y: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the unit direction of the fastest way at points."""
-        i = np.clip(((x + HALF_WIDTH) / ROUTE_CELL).astype(np.intp), 0, _SIDE - 1)
-        j = np.clip(((y + HALF_WIDTH) / ROUTE_CELL).astype(np.intp), 0, _SIDE - 1)
+        i, j = self._cell(x), self._cell(y)
         return self.down_x[i, j], self.down_y[i, j]
+
+
+def _fall(time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the signed fall along the first axis towards the lower neighbour, zero where both are higher: upwind."""
+    padded = np.pad(time, ((1, 1), (0, 0)), mode="edge")
+    before, after = time - padded[:-2], time - padded[2:]
+    return np.asarray(np.where(after >= before, np.maximum(after, 0.0), -np.maximum(before, 0.0)))
+
+
+def _fine(area: tuple[slice, slice]) -> tuple[slice, slice]:
+    """Return the map's cells that make up an area of route cells."""
+    rows, columns = area
+    return slice(2 * rows.start, 2 * rows.stop), slice(2 * columns.start, 2 * columns.stop)
+
+
+def _best(fine: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the greatest of the four values in each route cell."""
+    return np.asarray(
+        np.maximum(np.maximum(fine[::2, ::2], fine[::2, 1::2]), np.maximum(fine[1::2, ::2], fine[1::2, 1::2]))
+    )

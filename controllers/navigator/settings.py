@@ -50,7 +50,7 @@ class NavigatorSettings:
     cruise_share: float = 0.75
     cruise_limit: float = 0.8
     route_risk: float = 40.0
-    closed: float = 0.02
+    closed: float = 0.035
     closed_noise: float = 0.025
     doubt: float = 2.0
     patient_steps: int = 150
