@@ -23,6 +23,7 @@ __all__ = [
     "NoCostUntilGoal",
     "ReturnAtLeast",
     "holds",
+    "total_cost",
 ]
 
 
@@ -52,6 +53,17 @@ def _is_full(trace: Trace, horizon: int) -> bool:
     """Whether the first `horizon` steps all happened, or the protocol's rule stopped the trajectory at the goal."""
     sound = _sound_steps(trace)
     return sound >= horizon or (trace.outcome is Outcome.GOAL and sound == trace.executed)
+
+
+def total_cost(trace: Trace, horizon: int) -> float:
+    """Return the total cost over `horizon` steps, or until the protocol's rule stops at the goal.
+
+    It is infinity where it is not known: the trajectory ended early, or a step reported no cost.
+    """
+    if not _is_full(trace, horizon):
+        return math.inf
+    total = math.fsum(trace.cost[:horizon])
+    return math.inf if math.isnan(total) else total
 
 
 def _is_costless(cost: NDArray[np.float64]) -> bool:
@@ -108,7 +120,7 @@ class CostAtMost(_Horizon):
 
     def holds(self, trace: Trace) -> bool:
         """Return whether the total cost stays within the budget."""
-        return _is_full(trace, self.horizon) and math.fsum(trace.cost[: self.horizon]) <= self.budget
+        return total_cost(trace, self.horizon) <= self.budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

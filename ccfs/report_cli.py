@@ -1,7 +1,8 @@
-"""The commands that show a run to others: report writes its page, export its trajectories as a Minari dataset."""
+"""The commands that show a run to others: report writes its page, costs its cost curves, export a Minari dataset."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,33 @@ def report(
 
 
 @app.command()
+def costs(
+    run: RunArgument,
+    budgets: Annotated[
+        str | None, typer.Option(help="Shift budgets, as 0,0.02,0.1; default 0 and those of the attacks.")
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="Total costs, as 0,1,5,10; choose them before the run.")] = None,
+    most: Annotated[
+        float | None, typer.Option(help="Greatest possible total cost; default the horizon if steps cost 0 or 1.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")] = False,
+) -> None:
+    """Certify the distribution of the total cost, and its expectation, without and under shift.
+
+    All bounds of all arms hold together with the protocol's failure probability, beside the run's certificates.
+    """
+    from ccfs.costs import cost_study
+    from ccfs.costs_text import default_budgets, document, in_lines
+    from ccfs.store import Store
+
+    with _one_line_errors(run):
+        study = cost_study(Store(run), grid=None if grid is None else _numbers("--grid", grid), most=most)
+        shifts = default_budgets(study) if budgets is None else _numbers("--budgets", budgets)
+        text = document(study, shifts) if as_json else "\n".join(in_lines(study, shifts))
+    typer.echo(text)
+
+
+@app.command()
 def export(
     run: RunArgument,
     minari: Annotated[str, typer.Option(help="Dataset id, such as demo/steering-v0.")],
@@ -52,6 +80,17 @@ def export(
     typer.echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         typer.echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    """Return finite numbers of at least 0 that are written with commas."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"`{option}` must be numbers with commas, as 0,1,5, got {text!r}.") from None
+    if not all(0.0 <= number < math.inf for number in found):
+        raise ValueError(f"`{option}` must be finite and at least 0, got {text!r}.")
+    return found
 
 
 @contextmanager

@@ -80,3 +80,26 @@ def registered(steps):
     env = Line(dimension=1)
     env.spec = gymnasium.envs.registration.EnvSpec("Line-v0", max_episode_steps=steps)
     return env
+
+
+class Priced(gymnasium.Env):
+    """Costs `price` in each of the first (reset seed mod 4) of six steps, whatever is done."""
+
+    def __init__(self, *, price=1.0, crash_at=None, silent_at=None, steps=None):
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
+        self.price, self.crash_at, self.silent_at, self.steps = price, crash_at, silent_at, steps
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.costly = 0, 0 if seed is None else seed % 4
+        return np.zeros(1), {}
+
+    def step(self, action):
+        if self.t == self.crash_at:
+            raise RuntimeError("the simulation diverged")
+        info = {"cost": self.price * (self.t < self.costly)}
+        if self.silent_at is not None and self.t >= self.silent_at:
+            info = {}
+        self.t += 1
+        return np.zeros(1), 0.0, False, self.t == self.steps, info
