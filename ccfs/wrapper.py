@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -32,13 +33,15 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     what stands there is public: it never tells whether or how the center was shifted.
 
     Trials are independent only if their noise is: reset once with a seed and then without, or with a new seed for each
-    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count.
+    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count. A wrapper
+    that was never reset with a seed draws from the system's entropy, as Gymnasium's environments do, so that copies
+    with the same `seed` (in a VecEnv) do not share their noise; such episodes cannot be repeated.
 
     Args:
         env: environment with a Box action space of shape (d,) and array observations; five or six return values.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
         schedules: one proposal schedule, or one per step.
-        seed: root seed of the wrapper's own streams.
+        seed: root seed of the wrapper's own streams; the reset seed is the other part of their key.
         horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
         attack: a shift rule with its energy limit; None is the nominal arm.
         signals: under which `info` keys cost and goal are reported.
@@ -106,6 +109,8 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         """Begin an episode. A seed restarts the wrapper's episode count, so that the same seed gives the same noise."""
         if seed is not None:
             self._arm, self._episode = f"reset seed {seed}", 0
+        elif not self._arm and self._trial is None:
+            self._arm = f"unseeded {secrets.token_hex(16)}"
         streams = self._trial or Streams(root=self._root, arm=self._arm, trial=self._episode)
         self._trial, self._is_done, self._last = None, True, None
         observation, info = self.env.reset(seed=seed, options=options)

@@ -76,6 +76,35 @@ def test_wrapper_works_in_evaluate_policy_and_vec_env():
     assert infos[0]["ccfs"]["source"] == "proposal"
 
 
+def test_wrapper_copies_in_a_vec_env_do_not_share_their_noise():
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    def actions(seed):
+        vector = DummyVecEnv([lambda: wrap(Line(noise=0.0, steps=3)) for _ in range(3)])
+        if seed is not None:
+            vector.seed(seed)
+        vector.reset()
+        return [
+            tuple(info["ccfs"]["action"].tolist())
+            for _ in range(7)  # over the ends of episodes, which VecEnv resets without a seed
+            for info in vector.step(np.tile(CENTER, (3, 1)))[3]
+        ]
+
+    assert len(set(actions(None))) == 21
+    assert len(set(actions(5))) == 21
+    assert actions(5) == actions(5)
+    assert not set(actions(None)) & set(actions(None))
+
+
+def test_wrapper_with_given_streams_needs_no_seed():
+    def first(env):
+        env.use_streams(Streams(root=1, arm="a", trial=2))
+        env.reset()
+        return env.step(CENTER)[4]["ccfs"]["action"].tolist()
+
+    assert first(wrap()) == first(wrap())
+
+
 def test_wrapper_same_seed_gives_same_bytes_and_other_seeds_do_not():
     assert roll(wrap()) == roll(wrap())
     assert roll(wrap()) != roll(wrap(seed=1))
