@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certify import refuse_missing_trials
+from ccfs.costs import cost_study
+from ccfs.costs_text import document
 from ccfs.protocol import Protocol, parse_protocol
 from ccfs.store import Store
 from ccfs.table import TableRow, table_rows
@@ -22,6 +24,7 @@ from ccfs.trial_lines import trial_lines
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 BUDGET = 0.02
+COST_BUDGETS = (0.0, 0.02, 0.1)
 BOTH = (Bound.HOEFFDING, Bound.COHORT)
 _KEY = ("controller", "schedule", "attack", "trial")
 
@@ -46,6 +49,9 @@ def keep(run: Path, name: str, command: str) -> Path:
     traces = {file: digest for file, digest in files.items() if file.startswith(("traces/", "private/"))}
     record = {"command": command, "protocol": protocol.hash, "traces": traces}
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if not protocol.stop.cost:  # whole episodes: their total cost is worth a study
+        content = document(cost_study(store), COST_BUDGETS)
+        (folder / "costs.json").write_text(content + "\n", encoding="utf-8")
     (folder / "table.md").write_text(tables(lines(name), protocol), encoding="utf-8")
     seal(folder)
     return folder

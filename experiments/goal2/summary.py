@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from _shared import figures
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol import Arm, Protocol
-from ccfs.report_numbers import lower_text
+from ccfs.report_numbers import lower_text, upper_text
 from ccfs.table import HEADS, TableRow
 
 HERE = records.HERE
@@ -165,6 +166,30 @@ def ablation() -> Iterator[str]:
         )
 
 
+def costs() -> Iterator[str]:
+    """Yield the certified distribution of the total cost, and the bound on its expectation."""
+    study = json.loads((records.RESULTS / "costs" / "costs.json").read_text(encoding="utf-8"))
+    yield cells("arm", "B", *(f"P(cost <= {at:g})" for at in study["grid"]), "expected cost at most")
+    yield cells(*["---"] * (3 + len(study["grid"])))
+    for arm, found in study["arms"].items():
+        yield cells(arm, "observed", *(f"{hits} of {found['trials']}" for hits in found["successes"]), "")
+        for i, budget in enumerate(study["budgets"]):
+            lowers = [lower_text(value, 3) for value in found["lower"][i]]
+            yield cells(arm, f"{budget:g}", *lowers, upper_text(found["expected_upper"][i], 1))
+
+
+def observation() -> Iterator[str]:
+    """Yield the observation budgets."""
+    with (HERE / "observation.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    yield cells("results", "arm", "error in", "B_cert", "Lipschitz bound", "eta")
+    yield cells(*["---"] * 6)
+    for row in rows:
+        budget, eta = (lower_text(float(row[key]), 5) if row[key] else "–" for key in ("budget", "eta"))
+        constant = upper_text(float(row["lipschitz"]), 2)
+        yield cells(row["results"], row["arm"], row["coordinates"], budget, constant, eta)
+
+
 def sections() -> Iterator[str]:
     """Yield the text, section by section."""
     yield "# Results of the SafetyPointGoal2 study"
@@ -179,6 +204,8 @@ def sections() -> Iterator[str]:
             yield "\n".join(beside_the_paper())
         elif name == "ladder":
             yield "\n".join(ladder())
+        elif name == "costs":
+            yield "\n".join(costs())
         elif name == "ablation":
             yield "\n".join(ablation())
         else:
@@ -187,6 +214,9 @@ def sections() -> Iterator[str]:
             yield "\n".join(who_acted(name))
         if protocol.attacks and name != "table":
             yield "\n".join(under_attack(name))
+    if (HERE / "observation.csv").is_file():
+        yield "## Observation error seen by the controller only"
+        yield "\n".join(observation())
 
 
 def draw_curves(name: str, path: Path) -> None:
