@@ -6,8 +6,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import ParamSpec, TypeVar
@@ -16,18 +17,31 @@ from ccfs.certificates import _checks
 
 __all__ = ["Engine", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
 
+# Workers are as many as the cores: a second thread in one only takes time from another.
+_THREADS = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How to open an executor, how many batches to keep in flight on it, and how to let go of what is behind it."""
+    """How to open an executor, how many batches to keep in flight on it, and how to let go of what is behind it.
+
+    `abandon` ends an executor at once, with the batches that are running on it.
+    """
 
     open: Callable[[], Executor]
     in_flight: int
     name: str
     close: Callable[[], object] = lambda: None
+    abandon: Callable[[Executor], object] = lambda executor: executor.shutdown(wait=False)
 
 
 class SerialExecutor(Executor):
@@ -43,6 +57,26 @@ class SerialExecutor(Executor):
         return future
 
 
+class ProcessExecutor(ProcessPoolExecutor):
+    """Spawned worker processes: deaf to Ctrl-C, with one thread each for linear algebra, and gone with this process."""
+
+    def __init__(self, workers: int) -> None:
+        context = get_context("spawn")
+        super().__init__(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+
+    def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
+        """Submit a call; this is where workers are started."""
+        with _for_new_workers():
+            return super().submit(fn, *args, **kwargs)
+
+    def abandon(self) -> None:
+        """Cancel what waits and kill the workers: what they were doing is lost, and was to be lost."""
+        workers = list((self._processes or {}).values())
+        self.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.kill()
+
+
 def serial_engine() -> Engine:
     """Return the engine that uses this process alone."""
     return Engine(open=SerialExecutor, in_flight=1, name="serial")
@@ -52,12 +86,13 @@ def process_engine(workers: int) -> Engine:
     """Return the engine of `workers` local processes (spawned, so that they share nothing)."""
     count = _checks.count("workers", workers, minimum=1)
 
-    def open_pool() -> Executor:
-        return ProcessPoolExecutor(
-            count, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
-        )
+    def abandon(executor: Executor) -> None:
+        if isinstance(executor, ProcessExecutor):
+            executor.abandon()
 
-    return Engine(open=open_pool, in_flight=2 * count, name=f"{count} processes")
+    return Engine(
+        open=lambda: ProcessExecutor(count), in_flight=2 * count, name=f"{count} processes", abandon=abandon
+    )
 
 
 def cluster_engine(address: str) -> Engine:
@@ -82,6 +117,24 @@ def cluster_engine(address: str) -> Engine:
 
     threads = sum(int(worker["nthreads"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values())
     return Engine(open=open_cluster, in_flight=2 * max(threads, 1), name=f"Dask cluster {address}", close=client.close)
+
+
+@contextmanager
+def _for_new_workers() -> Iterator[None]:
+    """Set what a worker inherits at its start, before it imports anything, and put it back."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    # Held back, not lost: a Ctrl-C in this moment comes to the main process right after.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        os.environ.update(dict.fromkeys(_THREADS, "1"))
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _begin_worker(parent: int) -> None:

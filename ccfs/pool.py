@@ -31,8 +31,10 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After a fault nobody waits for the batches in flight: they will be run again.
-        self._executor.shutdown(wait=error is None)
+        if error is None:
+            self._executor.shutdown(wait=True)
+        else:  # nobody waits for the batches in flight: they will be run again
+            self._engine.abandon(self._executor)
 
     def completed(self, batches: Iterable[Batch]) -> Generator[tuple[Batch, Files], None, None]:
         """Yield each batch with its files as soon as it is done.

@@ -73,4 +73,5 @@ def _text(value: float, decimals: int, rounding: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     unit = Decimal(1).scaleb(-decimals)
-    return str(Decimal(value).quantize(unit, rounding=rounding, context=_WIDE))
+    rounded = Decimal(value).quantize(unit, rounding=rounding, context=_WIDE)
+    return str(rounded if rounded else abs(rounded))  # a zero has no sign

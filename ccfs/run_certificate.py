@@ -8,7 +8,7 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
 from ccfs.protocol import EventSpec
-from ccfs.report_numbers import exact_text
+from ccfs.report_numbers import exact_text, lower_text
 
 __all__ = ["AttackedCount", "RunCertificate", "round_down"]
 
@@ -96,5 +96,4 @@ class RunCertificate(_Part):
 
 def round_down(value: float) -> str:
     """Return four decimals, rounded down."""
-    text = f"{value:.4f}"
-    return text if float(text) <= value else f"{value - 1e-4:.4f}"
+    return lower_text(value)

@@ -53,7 +53,10 @@ def run(
 
 @app.command()
 def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: bool = False) -> None:
-    """Certify a steered cart in half a minute; with --protocol, print the demo's protocol to start your own."""
+    """Certify a steered cart in half a minute; exit 1 if a claim is not certified.
+
+    With --protocol, print the demo's protocol to start your own.
+    """
     from ccfs.demo import TEXT, demo_protocol
     from ccfs.report import write_report
 
@@ -61,8 +64,10 @@ def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: b
         typer.echo(TEXT, nl=False)
         return
     with _one_line_errors():
-        store, _ = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
+        store, is_certified = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
         typer.echo(f"Report: {write_report(store)}")
+    if not is_certified:
+        raise typer.Exit(1)
 
 
 @app.command()

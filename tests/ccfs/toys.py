@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 
@@ -103,3 +108,22 @@ class Priced(gymnasium.Env):
             info = {}
         self.t += 1
         return np.zeros(1), 0.0, False, self.t == self.steps, info
+
+
+class Slow(Priced):
+    """Takes half a minute for a step of a reset seed from 104 on, while TOY_SLOW is set."""
+
+    def reset(self, *, seed=None, options=None):
+        self.is_slow = bool(os.environ.get("TOY_SLOW")) and seed >= 104
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.is_slow:
+            time.sleep(30)
+        return super().step(action)
+
+
+def foreign_threads():
+    """How many threads this process has that Python did not start: those of linear algebra."""
+    np.ones((600, 600)) @ np.ones((600, 600))
+    return len(list(Path("/proc/self/task").iterdir())) - threading.active_count()

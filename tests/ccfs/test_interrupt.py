@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from toy_protocol import contents, protocol
+from toys import foreign_threads
+
+from ccfs.executors import process_engine, serial_engine
+from ccfs.rollouts import run
+
+COMMAND = (sys.executable, "-c", "from ccfs.cli import app; app()", "run")
+SLOW = ('make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Slow"')
+
+
+def is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
+    made = protocol(tmp_path, trials=12, x=SLOW)
+    command = [*COMMAND, str(tmp_path / "protocol.toml"), "-o", str(tmp_path / "run"), "--workers", "2"]
+    started = subprocess.Popen(
+        command, env={**os.environ, "TOY_SLOW": "1"}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "run").rglob("batches/**/*.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # both workers are now in steps of half a minute
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does: to the main process and to the workers
+        before = time.monotonic()
+        _, errors = started.communicate(timeout=20)
+        assert time.monotonic() - before < 3.0
+        while is_alive(started.pid) and time.monotonic() - before < 3.0:
+            time.sleep(0.01)
+        assert not is_alive(started.pid)
+    finally:
+        if is_alive(started.pid):
+            os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == 130
+    kept = f"Interrupted. Finished batches are kept in {tmp_path / 'run'}; the same command resumes."
+    assert errors.split() == kept.split()
+    assert list((tmp_path / "run").rglob("batches/**/*.json"))
+    run(made, tmp_path / "run", serial_engine(), where="p")
+    run(made, tmp_path / "whole", serial_engine(), where="p")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with process_engine(1).open() as executor:
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            assert executor.submit(os.getenv, name).result() == "1"
+        assert executor.submit(foreign_threads).result() == 0
+    assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ.get("OMP_NUM_THREADS")) == ("7", None)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
