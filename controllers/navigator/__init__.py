@@ -8,10 +8,11 @@ from ccfs.controllers.navigator.guard import (
     MapGuard,
     NavigatorFallback,
     StopFallback,
-    would_be_safe,
 )
 from ccfs.controllers.navigator.lidar_map import LidarMap
+from ccfs.controllers.navigator.pilot import PilotSettings
 from ccfs.controllers.navigator.settings import NavigatorSettings
+from ccfs.controllers.navigator.stopping import would_be_safe
 
 __all__ = [
     "BrakeFallback",
@@ -20,6 +21,7 @@ __all__ = [
     "Navigator",
     "NavigatorFallback",
     "NavigatorSettings",
+    "PilotSettings",
     "StopFallback",
     "would_be_safe",
 ]

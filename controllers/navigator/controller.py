@@ -19,7 +19,7 @@ from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
 from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
 from ccfs.controllers.navigator.settings import NavigatorSettings
 
-__all__ = ["VERSION", "Navigator"]
+__all__ = ["VERSION", "Navigator", "source_digest"]
 
 VERSION: Final = "ccfs.navigator/1"
 _NEVER: Final = -(10**6)
@@ -52,15 +52,17 @@ class Navigator:
         self.route = Route(self.settings, self.robot)
         self.surroundings = Surroundings()
         self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
+        starts, which = np.unique(self._rollouts.actions, axis=0, return_inverse=True)
+        self._distinct = (starts, which.reshape(-1))
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
         self._turn_rate = self.robot.mean_turn(1.0)
-        told = repr((VERSION, sigma, asdict(self.settings), _source_digest()))
+        told = repr((VERSION, sigma, asdict(self.settings), source_digest()))
         self._digest = hashlib.sha256(told.encode()).hexdigest()
         self.reset()
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the code version, the noise scale and every constant."""
+        """SHA-256 of the code, its version, the noise scale and every constant."""
         return self._digest
 
     def reset(self) -> None:
@@ -84,12 +86,29 @@ class Navigator:
 
     def decide(self) -> NDArray[np.float64]:
         """Return the center for the map as it is (after `map.observe`); call once a step."""
-        self._renew()
-        self._steps += 1
-        cost = self.costs()
-        return np.array(self._rollouts.actions[int(np.argmin(cost))])
+        self.follow(is_driving=True)
+        return np.array(self.actions[int(np.argmin(self.costs()))])
 
-    def _renew(self) -> None:
+    @property
+    def actions(self) -> NDArray[np.float64]:
+        """The first action of each candidate, shape (n, 2)."""
+        return self._rollouts.actions
+
+    @property
+    def distinct_actions(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """The different ones among `actions`, and which of them each candidate begins with."""
+        return self._distinct
+
+    def follow(self, *, is_driving: bool) -> None:
+        """Renew route and fields for the map as it is; call once a step. Afterwards `costs` changes nothing.
+
+        Args:
+            is_driving: whether the robot follows this navigator; else standing still says nothing about the way.
+        """
+        self._renew(is_driving=is_driving)
+        self._steps += 1
+
+    def _renew(self, *, is_driving: bool) -> None:
         goal = self.map.goal
         if goal and self._goal and math.dist(goal, self._goal) > _NEW_GOAL:
             self._begun = self._steps
@@ -97,7 +116,7 @@ class Navigator:
         self._goal = goal or self._goal
         late = (self._steps - self._begun - self.settings.patient_steps) / self.settings.hurry_steps
         self._patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
-        stuck = self._is_stuck()
+        stuck = self._is_stuck(is_driving=is_driving)
         if stuck:
             self.route.block_ahead(self.map)
         settings, drawn, since = self.settings, self.map, self._steps - self._planned
@@ -112,10 +131,10 @@ class Navigator:
             self.surroundings.refresh(drawn)
             self._refreshed = self._steps
 
-    def _is_stuck(self) -> bool:
+    def _is_stuck(self, *, is_driving: bool) -> bool:
         """Say whether the robot has stayed around one place for too long."""
         here = (self.map.pose.x, self.map.pose.y)
-        if math.dist(here, self._anchor) > self.settings.stuck_radius:
+        if not is_driving or math.dist(here, self._anchor) > self.settings.stuck_radius:
             self._anchor, self._anchored = here, self._steps
         if self._steps - self._anchored < self.settings.stuck_steps:
             return False
@@ -175,7 +194,7 @@ class Navigator:
 
 
 @cache
-def _source_digest() -> str:
+def source_digest() -> str:
     """Return a SHA-256 over the package's source: another code is another controller."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):

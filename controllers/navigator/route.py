@@ -150,7 +150,7 @@ class Route:
         time = self.time
         corners = np.stack((time[:-1, :-1], time[:-1, 1:], time[1:, :-1], time[1:, 1:])).reshape(4, -1)
         np.minimum(corners, corners.min(axis=0) + _RISE * ROUTE_CELL / self.pace, out=corners)
-        return corners
+        return np.asarray(corners)
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""
@@ -168,7 +168,7 @@ class Route:
         high -= low
         high *= u
         low += high
-        return low
+        return np.asarray(low)
 
     def is_closed_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Say which points lie in cells that no way leads through."""

@@ -1,0 +1,174 @@
+"""One map and one navigator for all parts of a program that were told the same observations."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, fields
+from typing import Final, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.navigator.clearance import Surroundings
+from ccfs.controllers.navigator.controller import Navigator
+from ccfs.controllers.navigator.lidar_map import LidarMap
+from ccfs.controllers.navigator.stopping import would_be_safe
+
+__all__ = ["Pilot", "PilotArguments", "PilotSettings", "SharedPilot"]
+
+_MOST_PILOTS: Final = 4
+_RELIEF: Final = 40
+"""Steps that the navigator must win back before it is no longer late: else the two would take turns at each step."""
+_UNSEEN_GOAL: Final = 3.0
+"""Metres that a goal out of sight is reckoned to lie beyond the place where it is looked for."""
+_START: Final = b""
+_LOCAL: Final = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PilotSettings:
+    """How wide a berth the pilot gives, and when it wants to drive itself.
+
+    Args:
+        margin: least clearance of a stopping path that counts as safe, metres for each m/s of speed.
+        caution: noise scale that the navigator reckons with: the more, the wider its berth.
+        share: how many times the navigator's own estimate of its way it is granted; 0 grants none.
+        reserve: steps that it is granted beside.
+        horizon: steps of an episode.
+    """
+
+    margin: float = 0.015
+    caution: float = 0.3
+    share: float = 1.5
+    reserve: int = 100
+    horizon: int = 500
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ValueError(f"`{item.name}` must be finite and at least 0, got {value}.")
+            if item.type == "int" and not isinstance(value, int):
+                raise ValueError(f"`{item.name}` must be a whole number, got {value}.")
+
+
+class PilotArguments(TypedDict, total=False):
+    """The fields of `PilotSettings`, as keyword arguments."""
+
+    margin: float
+    caution: float
+    share: float
+    reserve: int
+    horizon: int
+
+
+class Pilot:
+    """A map, its distance fields and a navigator that goes along whoever drives: a function of the observations."""
+
+    def __init__(self, settings: PilotSettings) -> None:
+        self._settings = settings
+        self.map = LidarMap()
+        self.surroundings = Surroundings()
+        self.navigator = Navigator(settings.caution, drawn=self.map)
+        self.map.reset()
+        self._steps = 0
+        self.is_late = False
+        """Whether the navigator would need the time that is left."""
+        self._action: NDArray[np.float64] | None = None
+
+    def observe(self, observation: NDArray[np.float64]) -> None:
+        """Take in one step's observation."""
+        self._action = None
+        self.map.observe(observation)
+        self.surroundings.refresh(self.map)
+        self.navigator.follow(is_driving=self.is_late)
+        self._steps += 1
+        left = self._settings.horizon - self._steps - self._settings.reserve - (_RELIEF if self.is_late else 0)
+        self.is_late = not self._settings.share * self.time_left() <= left
+
+    def time_left(self) -> float:
+        """Return the navigator's estimate of the steps from here to the goal."""
+        pose, route = self.map.pose, self.navigator.route
+        beyond = 0.0 if self.map.goal else _UNSEEN_GOAL / route.pace
+        return beyond + float(route.time_at(np.array([pose.x]), np.array([pose.y]))[0])
+
+    def action(self) -> NDArray[np.float64]:
+        """Return the navigator's best action among those that `would_be_safe`; its best of all where none is."""
+        if self._action is None:
+            starts, which = self.navigator.distinct_actions
+            cost = self.navigator.costs()
+            safe = would_be_safe(self.map, self.surroundings, starts, self._settings.margin)
+            if safe.any():
+                cost = np.where(safe[which], cost, math.inf)
+            self._action = self.navigator.actions[int(np.argmin(cost))]
+        return np.array(self._action)
+
+
+class SharedPilot:
+    """A pilot as one client sees it: always the one for exactly the observations that this client was told.
+
+    Parts of a program are made one by one and cannot be handed a common map. They find each other by what they were
+    told: pilots are kept under the chained hash of their observations, so that the second client told the same step
+    finds the work done. Whoever finds none replays its own observations, so that sharing never changes an answer.
+
+    Args:
+        settings: clients share only pilots of equal settings.
+    """
+
+    def __init__(self, settings: PilotSettings) -> None:
+        self._settings = settings
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the observations: a new episode begins."""
+        self._told: list[NDArray[np.float64]] = []
+        self._key = _START
+
+    def observe(self, observation: NDArray[np.float64]) -> None:
+        """Take in one step's observation."""
+        told = np.array(observation, dtype=np.float64)
+        if told.shape != (60,) or not np.isfinite(told).all():
+            raise ValueError(f"`observation` must be 60 finite numbers, got {told!r}.")
+        key = hashlib.sha256(self._key + told.tobytes()).digest()
+        if (key, self._settings) not in _pool():
+            pilot = self._pilot_at(self._key, self._told)
+            _pool().pop((self._key, self._settings), None)
+            pilot.observe(told)
+            self._keep(key, pilot)
+        self._key = key
+        self._told.append(told)
+
+    def at(self, observation: NDArray[np.float64]) -> Pilot:
+        """Return the pilot; raise unless `observation` is the one last told: a stale map vouches for nothing."""
+        if not (self._told and np.array_equal(self._told[-1], observation)):
+            raise RuntimeError("`observation` is not the last one observed. Tell it each step with `observe`.")
+        pilot = self._pilot_at(self._key, self._told)
+        self._keep(self._key, pilot)
+        return pilot
+
+    def _pilot_at(self, key: bytes, told: list[NDArray[np.float64]]) -> Pilot:
+        pool = _pool()
+        if (key, self._settings) in pool:
+            return pool[key, self._settings]
+        pilot = Pilot(self._settings)
+        for observation in told:
+            pilot.observe(observation)
+        return pilot
+
+    def _keep(self, key: bytes, pilot: Pilot) -> None:
+        pool = _pool()
+        pool[key, self._settings] = pilot
+        pool.move_to_end((key, self._settings))
+        while len(pool) > _MOST_PILOTS:
+            pool.popitem(last=False)
+
+
+def _pool() -> OrderedDict[tuple[bytes, PilotSettings], Pilot]:
+    """Return this thread's pilots: two threads never move the same one."""
+    if not hasattr(_LOCAL, "pool"):
+        _LOCAL.pool = OrderedDict()
+    pool: OrderedDict[tuple[bytes, PilotSettings], Pilot] = _LOCAL.pool
+    return pool

@@ -1,0 +1,84 @@
+"""Can the robot still stop in time: the stopping path after one more action, and the action that brakes."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.controllers.navigator.clearance import Surroundings
+from ccfs.controllers.navigator.lidar_map import CELL, LidarMap
+from ccfs.controllers.navigator.robot import DECAY, MASS_AHEAD, STEP, THRUST, thrust_gain, turn_of
+
+__all__ = ["brake_action", "would_be_safe"]
+
+_AHEAD: Final = 3
+"""Where an observation holds the velocity along the heading."""
+_TIMES: Final = np.array([0.0, 2.0, 4.0, 7.0, 11.0, 16.0, 24.0, 40.0])[:, None]
+_LIMIT: Final = THRUST / (1.0 - DECAY)
+_REST: Final = 0.003
+"""Least clearance (metres) at rest."""
+_LEVEL: Final = 1e-4
+"""Metres that count as no nearer: a turn on the spot moves the origin a little."""
+_PAD: Final = CELL * math.sqrt(2.0)
+"""A possible obstacle lies anywhere in its cell and the field is read at a cell's middle: half a diagonal each."""
+
+
+def would_be_safe(
+    drawn: LidarMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float
+) -> NDArray[np.bool_]:
+    """Say for each action whether, one step later, full brake on that heading still keeps clear of everything possible.
+
+    Assumes: `surroundings` was refreshed from `drawn`, and the braking itself is carried out without noise. It is a
+    prediction from a fitted model of the robot, not a proof: `margin` stands for the model's error, which grows with
+    the speed. A robot that is too near already may do what brings it no nearer: else it could never leave.
+
+    Args:
+        drawn: the map after the present observation.
+        surroundings: its distance fields.
+        actions: shape (n, 2), inside the action box.
+        margin: least clearance at every sample of the stopping path, metres for each m/s of speed (beside 3 mm).
+    """
+    pose = drawn.pose
+    turn = turn_of(actions[:, 1])
+    heading = pose.heading + turn
+    during = pose.heading + 0.5 * turn
+    thrust = THRUST * thrust_gain(actions[:, 0])
+    vx, vy = pose.mass_velocity
+    next_vx, next_vy = DECAY * vx + thrust * np.cos(during), DECAY * vy + thrust * np.sin(during)
+    cos, sin = np.cos(heading), np.sin(heading)
+    x = pose.mass_x + STEP * (0.45 * vx + 0.55 * next_vx) - MASS_AHEAD * cos
+    y = pose.mass_y + STEP * (0.45 * vy + 0.55 * next_vy) - MASS_AHEAD * sin
+    along, across = cos * next_vx + sin * next_vy, cos * next_vy - sin * next_vx
+    slide = _stopping(along)
+    drift = STEP * DECAY * (1.0 - DECAY**_TIMES) / (1.0 - DECAY) * across
+    path_x, path_y = x + cos * slide - sin * drift, y + sin * slide + cos * drift
+    facing = np.broadcast_to(cos, path_x.shape), np.broadcast_to(sin, path_x.shape)
+    clearance = surroundings.clearance(drawn, path_x, path_y, *facing, _PAD)
+    needed = _REST + margin * np.hypot(next_vx, next_vy)
+    needed = np.minimum(needed, _clearance_now(drawn, surroundings) - _LEVEL)
+    return np.asarray((clearance > needed).all(axis=0))
+
+
+def _clearance_now(drawn: LidarMap, surroundings: Surroundings) -> float:
+    pose = drawn.pose
+    x, y, cos, sin = np.array([[pose.x], [pose.y], [math.cos(pose.heading)], [math.sin(pose.heading)]])
+    return float(surroundings.clearance(drawn, x, y, cos, sin, _PAD)[0])
+
+
+def _stopping(along: NDArray[np.float64]) -> NDArray[np.float64]:
+    speed = np.abs(along)
+    time = np.minimum(_TIMES, np.log1p(speed / _LIMIT) / -math.log(DECAY))
+    covered = (speed + _LIMIT) * DECAY * (1.0 - DECAY**time) / (1.0 - DECAY) - _LIMIT * time
+    return np.asarray(np.sign(along) * STEP * np.maximum(covered, 0.0))
+
+
+def brake_action(observation: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the action that takes away the speed along the heading as fast as the robot can, without turning."""
+    along = DECAY * float(observation[_AHEAD])
+    # Thrust is linear below 0.05, so the last bit of speed is met exactly instead of being overshot.
+    if abs(along) < THRUST:
+        return np.array([-0.05 * along / THRUST, 0.0])
+    return np.array([-math.copysign(1.0, along), 0.0])
