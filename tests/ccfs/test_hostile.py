@@ -11,6 +11,7 @@ from ccfs.attack import Attack
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.components import AcceptAll
 from ccfs.events import CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal
+from ccfs.outcomes import Outcome
 from ccfs.program import CausalProgram, FallbackEntry
 from ccfs.quick import certify_policy
 from ccfs.selection import Source
@@ -24,10 +25,10 @@ BLOCK = ProposalSchedule(count=2, sigma=0.1)
 class Ending(gymnasium.Env):
     """Five calm steps; the last one returns what a test asks for."""
 
-    def __init__(self, *, observation=None, goal=False):
+    def __init__(self, *, observation=None, goal=False, cost=0.0):
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
-        self.last, self.goal, self.render_mode = observation, goal, None
+        self.last, self.goal, self.cost, self.render_mode = observation, goal, cost, None
 
     def reset(self, *, seed=None, options=None):
         self.t = 0
@@ -36,7 +37,7 @@ class Ending(gymnasium.Env):
     def step(self, action):
         self.t += 1
         is_last = self.t == 5
-        info = {"cost": 0.0, "goal_met": self.goal if is_last else False}
+        info = {"cost": self.cost if is_last else 0.0, "goal_met": self.goal if is_last else False}
         return (self.last if is_last else np.zeros(1)), 0.0, False, False, info
 
 
@@ -59,6 +60,12 @@ def test_trial_with_a_calm_last_step_is_a_success(event):
 )
 def test_trial_with_a_broken_last_observation_is_a_failure(observation, event):
     assert successes(Ending(observation=observation), event) == 0
+
+
+@pytest.mark.parametrize("event", [*EVENTS, lambda trace: trace.outcome is not Outcome.NONFINITE])
+@pytest.mark.parametrize("cost", [np.nan, np.inf, -np.inf, np.float32(np.nan)])
+def test_trial_with_a_cost_that_is_not_finite_is_a_failure(cost, event):
+    assert successes(Ending(observation=np.zeros(1), cost=cost), event) == 0
 
 
 @pytest.mark.parametrize("goal", [np.nan, "False", "yes", 2, [1]])

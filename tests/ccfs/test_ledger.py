@@ -136,3 +136,37 @@ def test_schedules_refuse_empty_and_foreign():
         as_schedules("four")
     with pytest.raises(ValueError, match="every step of the horizon"):
         schedule_at((ONE,), 1)
+
+
+def test_ledger_refuses_an_excess_below_every_rounding_of_the_limit():
+    # Charge 4 exactly: 4 * (0.5^2 + 2^-64) = 1 + 2^-62, which no double tells from 1.
+    ledger = EnergyLedger(limit=1.0, schedules=ONE)
+    with pytest.raises(EnergyRefusedError):
+        ledger.commit(0, np.array([0.5, 2.0**-32]))
+    assert ledger.spent == 0.0
+    assert ledger.commit(0, np.array([0.5, 0.0])) == 1.0
+    with pytest.raises(EnergyRefusedError):
+        ledger.commit(1, np.array([2.0**-40]))
+
+
+@settings(deadline=None)
+@given(schedule=schedules, budget=st.floats(1e-6, 1e3))
+def test_energy_limit_is_the_greatest_double_at_most_the_exact_energy(schedule, budget):
+    exact = Fraction(schedule.charge) * Fraction(budget) ** 2
+    limit = energy_limit(budget, schedule)
+    assert Fraction(limit) <= exact < Fraction(math.nextafter(limit, math.inf))
+
+
+def test_energy_limit_of_a_budget_whose_energy_is_no_double_is_below_it():
+    # 0.1 is not a binary fraction, so that 4 * 0.1^2 lies strictly between two doubles.
+    assert Fraction(energy_limit(0.1, ONE)) < 4 * Fraction(0.1) ** 2
+
+
+def test_ledger_reset_begins_again_at_step_0_with_nothing_spent():
+    ledger = EnergyLedger(limit=1.0, schedules=[ONE, ONE])
+    for _ in range(3):
+        assert (ledger.spent, ledger.remaining) == (0.0, 1.0)
+        ledger.commit(0, np.array([0.5]))
+        assert ledger.remaining == 0.0
+        ledger.commit(1, np.array([0.0]))
+        ledger.reset()

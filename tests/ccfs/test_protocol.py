@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from toy_protocol import protocol, text
@@ -264,6 +264,7 @@ def test_protocol_hash_of_plain_seeds_is_the_one_of_earlier_releases(tmp_path):
     assert made.hash == "c6565a9585a970211c547a9c799d28b2a0c8f5095737697155167bdbc12089ce"
 
 
+@settings(deadline=None)
 @given(
     cohort=st.sets(st.integers(0, 40), min_size=1),
     ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=4),

@@ -10,7 +10,7 @@ import pytest
 from toy_protocol import contents, protocol
 
 from ccfs.batches import plan, run_batch
-from ccfs.counting import certificate, tally
+from ccfs.counting import certificate, is_enough, tally
 from ccfs.executors import process_engine, serial_engine
 from ccfs.protocol import ProtocolError
 from ccfs.rollouts import run
@@ -286,6 +286,15 @@ def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
             certificate(made, arm, "safe", counts["safe"] - made.batch, fewer).budget < 0.05
         )
         assert tally(store, made, arm, made.attacks[0])[1] == trials
+
+
+def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
+    second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[attacks]]')
+    made = protocol(tmp_path, trials=400, c=second, **ANYTIME)
+    arm = made.arms[0]
+    assert is_enough(made, arm, {"safe": 400, "acts": 400}, 400)
+    for counts in ({"safe": 400, "acts": 200}, {"safe": 200, "acts": 400}, {"safe": 0, "acts": 0}):
+        assert not is_enough(made, arm, counts, 400)
 
 
 def test_run_stopping_time_does_not_depend_on_the_engine(tmp_path):

@@ -33,6 +33,8 @@ def test_streams_reset_seed_is_below_two_to_the_32():
     seeds = {Streams(root=0, arm="a", trial=trial).reset_seed() for trial in range(200)}
     assert all(0 <= seed < 2**32 for seed in seeds)
     assert len(seeds) == 200
+    # Every one of the 32 bits is drawn: each is set in some of 200 seeds and not in others.
+    assert all(0 < sum(seed >> bit & 1 for seed in seeds) < 200 for bit in range(32))
 
 
 @pytest.mark.parametrize("changes", [{"root": -1}, {"root": 1.0}, {"trial": True}, {"arm": 3}])

@@ -243,6 +243,37 @@ def test_attack_hands_out_copies_only():
     assert rule.lengths == list(range(20))
 
 
+def test_attack_rule_gets_its_own_copy_of_each_finished_step():
+    class Vandal:
+        def reset(self):
+            pass
+
+        def shift(self, history, rng, *, allowance):
+            for step in history.steps:
+                step.observation[:] = step.action[:] = step.center[:] = np.nan
+            return np.zeros(2)
+
+    env = wrap(horizon=5, attack=Attack(rule=Vandal(), limit=1.0, schedules=FOUR))
+    env.reset(seed=0)
+    env.step(CENTER)
+    kept = env.last_step
+    env.step(CENTER)  # the rule has seen the first step now
+    for values in (kept.observation, kept.action, kept.center):
+        assert np.isfinite(values).all()
+
+
+def test_attack_begins_each_episode_with_its_whole_energy():
+    env = wrap(horizon=3, attack=Attack(rule=OpposedShift(), limit=1.0, schedules=FOUR))
+    spent = []
+    for seed in (0, 1, 2):
+        env.reset(seed=seed)
+        for _ in range(3):
+            env.step(CENTER)
+        spent.append(env.last_shift.spent)
+    assert spent == [spent[0]] * 3
+    assert spent[0] == pytest.approx(1.0, rel=1e-12)
+
+
 @pytest.mark.parametrize("answer", [np.zeros(3), np.array([np.nan, 0.0]), "left", None])
 def test_attack_with_a_broken_rule_stops_before_the_block(answer):
     class Broken:
