@@ -27,6 +27,7 @@ __all__ = [
     "check",
     "event_references",
     "references",
+    "resolve",
 ]
 
 RULES: dict[str, str] = {
@@ -187,7 +188,8 @@ def event_references(protocol: Protocol) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _import(key: str, path: str) -> Callable[..., object]:
+def resolve(key: str, path: str) -> Callable[..., object]:
+    """Return what "module:callable" names; `key` is its place in the protocol, for errors."""
     module, _, name = path.partition(":")
     try:
         target: object = importlib.import_module(module)
@@ -202,7 +204,7 @@ def _import(key: str, path: str) -> Callable[..., object]:
 
 def _make(key: str, reference: Reference, kind: object) -> object:
     """Call a reference; `kind` is a class or a protocol, which the caller then casts to."""
-    made = _call(key, _import(key, reference.make), dict(reference.arguments))
+    made = _call(key, resolve(key, reference.make), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
         raise ProtocolError(f"`{key}.make` must give a {expected.__name__}, got {made!r} from {reference.make!r}.")

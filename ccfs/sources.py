@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import inspect
 import os
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from ccfs.building import resolve
 
 __all__ = ["own_digest", "reference_digest"]
 
@@ -37,16 +38,13 @@ def own_digest() -> str:
 
 @lru_cache(maxsize=256)
 def reference_digest(reference: str) -> str:
-    """Return one SHA-256 (hex) over the modules behind "module:callable", which must be importable; see `own_digest`.
+    """Return one SHA-256 (hex) over the modules behind "module:callable", taken once a process.
 
     In a package: all its modules. In a single file: the file and what it imports, directly or not, from its own
     folder by import statements. A callable that comes from another module brings that one with it.
     """
-    module, _, name = reference.partition(":")
-    target: object = importlib.import_module(module)
-    for part in name.split("."):
-        target = getattr(target, part)
-    home = getattr(inspect.unwrap(target) if callable(target) else target, "__module__", None)
+    module = reference.partition(":")[0]
+    home = getattr(inspect.unwrap(resolve("sources", reference)), "__module__", None)
     files: dict[str, Path] = {}
     for found in dict.fromkeys((module, home if isinstance(home, str) else module)):
         if found.partition(".")[0] != "ccfs":  # own_digest holds these

@@ -116,3 +116,19 @@ def test_run_traces_do_not_depend_on_inputs_and_audit_only_notes_other_source(tm
         expected = "sources ccfs: " + "f" * 64 + f" when the run was made, {own_digest()} here: the code that audits"
         assert any(note.startswith(expected) for note in report.notes)
         assert not audit(Store(tmp_path / "here"), replay=replay).notes[1:]
+
+
+def test_audit_of_a_run_whose_environment_is_not_here_is_no_crash(tmp_path, monkeypatch):
+    change = (
+        'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }',
+        'make = "elsewhere:Priced"',
+    )
+    (tmp_path / "elsewhere.py").write_text("from toys import Priced\n")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        store = run(protocol(tmp_path, x=change), tmp_path / "run", serial_engine(), where="p")
+    monkeypatch.delitem(sys.modules, "elsewhere")
+    reference_digest.cache_clear()
+    assert audit(store, replay=0).is_clean
+    with pytest.raises(ValueError, match="must name something that can be imported, got 'elsewhere:Priced'"):
+        audit(store, replay=1)
