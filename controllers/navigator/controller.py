@@ -21,7 +21,7 @@ from ccfs.controllers.navigator.settings import NavigatorSettings
 
 __all__ = ["VERSION", "Navigator", "source_digest"]
 
-VERSION: Final = "ccfs.navigator/1"
+VERSION: Final = "ccfs.navigator/2"
 _NEVER: Final = -(10**6)
 _NEW_GOAL: Final = 0.1
 _GLIDE: Final = 1.5

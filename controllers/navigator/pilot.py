@@ -42,8 +42,8 @@ class PilotSettings:
 
     margin: float = 0.015
     caution: float = 0.3
-    share: float = 1.5
-    reserve: int = 100
+    share: float = 1.25
+    reserve: int = 60
     horizon: int = 500
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class NavigatorSettings:
     second_steps: int = 22
     risk_weight: float = 7.0
     risk_scale: float = 0.01
-    risk_scale_noise: float = 0.0133
+    risk_scale_noise: float = 0.0105
     crash_weight: float = 2000.0
     look_ahead: float = 0.5
     progress_weight: float = 0.5
@@ -53,7 +53,7 @@ class NavigatorSettings:
     closed: float = 0.035
     closed_noise: float = 0.025
     doubt: float = 2.0
-    patient_steps: int = 150
+    patient_steps: int = 100
     hurry_steps: int = 200
     hurry_share: float = 0.25
     stuck_steps: int = 70

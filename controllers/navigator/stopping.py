@@ -21,7 +21,7 @@ _LIMIT: Final = THRUST / (1.0 - DECAY)
 _REST: Final = 0.003
 """Least clearance (metres) at rest."""
 _LEVEL: Final = 1e-4
-"""Metres that count as no nearer: a turn on the spot moves the origin a little."""
+"""Metres that count as no nearer."""
 _PAD: Final = CELL * math.sqrt(2.0)
 """A possible obstacle lies anywhere in its cell and the field is read at a cell's middle: half a diagonal each."""
 
@@ -33,7 +33,8 @@ def would_be_safe(
 
     Assumes: `surroundings` was refreshed from `drawn`, and the braking itself is carried out without noise. It is a
     prediction from a fitted model of the robot, not a proof: `margin` stands for the model's error, which grows with
-    the speed. A robot that is too near already may do what brings it no nearer: else it could never leave.
+    the speed. An action that keeps as clear as braking at once is accepted too: else a robot that finds itself too
+    near, because the map has changed, could never leave.
 
     Args:
         drawn: the map after the present observation.
@@ -41,6 +42,17 @@ def would_be_safe(
         actions: shape (n, 2), inside the action box.
         margin: least clearance at every sample of the stopping path, metres for each m/s of speed (beside 3 mm).
     """
+    vx, vy = drawn.pose.mass_velocity
+    along = math.cos(drawn.pose.heading) * vx + math.sin(drawn.pose.heading) * vy
+    least, speed = _least_clearance(drawn, surroundings, np.concatenate((actions, _brake(along)[None])))
+    needed = np.minimum(_REST + margin * speed, least[-1] - _LEVEL)
+    return np.asarray(least[:-1] > needed[:-1])
+
+
+def _least_clearance(
+    drawn: LidarMap, surroundings: Surroundings, actions: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least clearance of each action's stopping path, and the speed at its beginning."""
     pose = drawn.pose
     turn = turn_of(actions[:, 1])
     heading = pose.heading + turn
@@ -57,15 +69,7 @@ def would_be_safe(
     path_x, path_y = x + cos * slide - sin * drift, y + sin * slide + cos * drift
     facing = np.broadcast_to(cos, path_x.shape), np.broadcast_to(sin, path_x.shape)
     clearance = surroundings.clearance(drawn, path_x, path_y, *facing, _PAD)
-    needed = _REST + margin * np.hypot(next_vx, next_vy)
-    needed = np.minimum(needed, _clearance_now(drawn, surroundings) - _LEVEL)
-    return np.asarray((clearance > needed).all(axis=0))
-
-
-def _clearance_now(drawn: LidarMap, surroundings: Surroundings) -> float:
-    pose = drawn.pose
-    x, y, cos, sin = np.array([[pose.x], [pose.y], [math.cos(pose.heading)], [math.sin(pose.heading)]])
-    return float(surroundings.clearance(drawn, x, y, cos, sin, _PAD)[0])
+    return clearance.min(axis=0), np.hypot(next_vx, next_vy)
 
 
 def _stopping(along: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,8 +81,12 @@ def _stopping(along: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def brake_action(observation: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the action that takes away the speed along the heading as fast as the robot can, without turning."""
-    along = DECAY * float(observation[_AHEAD])
+    return _brake(float(observation[_AHEAD]))
+
+
+def _brake(along: float) -> NDArray[np.float64]:
+    kept = DECAY * along
     # Thrust is linear below 0.05, so the last bit of speed is met exactly instead of being overshot.
-    if abs(along) < THRUST:
-        return np.array([-0.05 * along / THRUST, 0.0])
-    return np.array([-math.copysign(1.0, along), 0.0])
+    if abs(kept) < THRUST:
+        return np.array([-0.05 * kept / THRUST, 0.0])
+    return np.array([-math.copysign(1.0, kept), 0.0])

@@ -1,6 +1,6 @@
 """Tuning record of the navigator on development seeds: outcomes under growing proposal noise, no verifier, N = 1.
 
-    python experiments/navigator/record.py --sigmas 0.2 0.5 1.0 --seeds 256 --first 3000001000
+    python experiments/navigator/record.py --sigmas 0.5 0.7 1.0 1.3 --seeds 256 --first 3000010000 --processes 2
 
 writes `record.csv` (one row a trajectory) and `summary.json` (counts, steps, the budget B at q = 0.9 that the same
 counts would give on a certified cohort, checksum of the rows, the command). Development seeds only: a certificate needs
@@ -14,10 +14,13 @@ import csv
 import hashlib
 import json
 import math
+import multiprocessing
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 
@@ -25,7 +28,7 @@ import numpy as np
 
 from ccfs.certificates.binomial import cohort_lower
 from ccfs.certificates.schedule import ProposalSchedule
-from ccfs.controllers.navigator import Navigator
+from ccfs.controllers.navigator import Navigator, NavigatorSettings
 from ccfs.envs import make
 
 HERE = Path(__file__).parent
@@ -50,6 +53,12 @@ def episode(env, navigator: Navigator, schedule: ProposalSchedule, seed: int) ->
         if info.get("goal_met"):
             return "goal", step, spent
     return "timeout", HORIZON, spent
+
+
+def arm(seeds: range, sigma: float) -> list[tuple[str, int, float]]:
+    """Return one row a seed."""
+    env, navigator, schedule = make(TASK), Navigator(sigma), ProposalSchedule(count=1, sigma=sigma)
+    return [episode(env, navigator, schedule, seed) for seed in seeds]
 
 
 def budget(successes: int, trials: int, sigma: float) -> float | None:
@@ -84,20 +93,18 @@ def main() -> None:
     parser.add_argument("--sigmas", type=float, nargs="+", required=True)
     parser.add_argument("--seeds", type=int, required=True)
     parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if not (len(seeds) and seeds[0] in DEVELOPMENT and seeds[-1] in DEVELOPMENT):
         parser.error("seeds must lie in the development range 3000000000 to 3000999999: others are kept untouched")
-    env = make(TASK)
     lines, summaries = [["sigma", "seed", "outcome", "steps"]], []
-    for sigma in arguments.sigmas:
-        navigator, schedule = Navigator(sigma), ProposalSchedule(count=1, sigma=sigma)
-        rows = []
-        for seed in seeds:
-            rows.append(episode(env, navigator, schedule, seed))
-            lines.append([repr(sigma), str(seed), rows[-1][0], str(rows[-1][1])])
-        summaries.append({**summarise(sigma, rows), "digest": navigator.digest})
-        print(json.dumps(summaries[-1]), flush=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=arguments.processes, mp_context=context) as pool:
+        for sigma, rows in zip(arguments.sigmas, pool.map(partial(arm, seeds), arguments.sigmas), strict=True):
+            lines += [[repr(sigma), str(seed), row[0], str(row[1])] for seed, row in zip(seeds, rows, strict=True)]
+            summaries.append({**summarise(sigma, rows), "digest": Navigator(sigma).digest})
+            print(json.dumps(summaries[-1]), flush=True)
     with (HERE / "record.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)
     summary = {
@@ -106,7 +113,7 @@ def main() -> None:
         "event": f"goal_before_cost({HORIZON})",
         "target": TARGET,
         "delta": DELTA,
-        "settings": asdict(navigator.settings),
+        "settings": asdict(NavigatorSettings()),
         "record_sha256": hashlib.sha256((HERE / "record.csv").read_bytes()).hexdigest(),
         "arms": summaries,
     }
