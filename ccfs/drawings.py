@@ -1,22 +1,42 @@
-"""Trajectory drawings of a report: what a drawing gets, what it gives, and which one an environment has."""
+"""What a report can draw of an environment: its trajectory drawing, and a scene in which stored actions run again."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol as Shape
 from typing import TypeAlias, cast
 
+import gymnasium
 import numpy as np
 
 from ccfs.protocol import Arm, Protocol
 from ccfs.protocols import Vector
 from ccfs.trace import Trace
 
-__all__ = ["DRAWINGS", "Disc", "Drawing", "Panel", "PathGroup", "Rule", "Shown", "drawing_for", "totals"]
+__all__ = [
+    "DRAWINGS",
+    "SCENES",
+    "Disc",
+    "Drawing",
+    "Panel",
+    "PathGroup",
+    "Rule",
+    "Scene",
+    "Shown",
+    "drawing_for",
+    "scene_for",
+    "totals",
+]
 
 DRAWINGS: dict[str, str] = {"ccfs.envs.corridor:make": "ccfs.envs.drawings:corridor"}
 """The drawing of each environment that has one, both as "module:callable". Others get `totals`."""
+SCENES: dict[str, str] = {
+    "ccfs.envs:make": "ccfs.envs.point_maps:scene",
+    "ccfs.envs.registration:make": "ccfs.envs.point_maps:scene",
+}
+"""The scene of each shipped environment that has one. A report makes no environment that is not listed here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disc:
-    """A round place on a map, such as a hazard; `kind` is "hazard", "goal" or "other"."""
+    """A round place on a map, such as a hazard; `kind` is "hazard", "vase", "goal" or "other"."""
 
     name: str
     center: tuple[float, float]
@@ -85,6 +105,55 @@ def drawing_for(protocol: Protocol, reference: str | None = None) -> Drawing:
     if not callable(found):
         raise ValueError(f"`drawing` must name a callable, got {path!r}.")
     return cast(Drawing, found)
+
+
+class Scene(Shape):
+    """A shipped environment in which a report runs stored actions again, and what the public trace does not hold.
+
+    Every method but `causes` speaks of the present state of `env`.
+    """
+
+    @property
+    def env(self) -> gymnasium.Env[Vector, Vector]:
+        """The environment, of five or six results a step."""
+        ...
+
+    def discs(self) -> tuple[Disc, ...]:
+        """Return what stands where."""
+        ...
+
+    def place(self) -> tuple[float, float]:
+        """Return where the robot is, in the units of `discs`."""
+        ...
+
+    def nearest(self) -> tuple[float, float] | None:
+        """Return the centre of the nearest obstacle as the robot sees it, (ahead, to the left), or None without any."""
+        ...
+
+    def legend(self) -> str:
+        """Return what a rendered picture shows in which colour, as a sentence."""
+        ...
+
+    def close(self) -> None:
+        """Close `env` and free what it drew with."""
+        ...
+
+    def causes(self, info: dict[str, object]) -> str:
+        """Return what the cost of a step came from, in a few words, or "" if there was none."""
+        ...
+
+
+def scene_for(protocol: Protocol, *, pictures: bool = False) -> Scene | None:
+    """Return the environment's scene, or None if it has none; with `pictures`, its `env` renders off-screen.
+
+    Only shipped environments are made, from the recorded arguments: nothing else that the protocol names is run.
+    """
+    path = SCENES.get(protocol.environment.make)
+    if path is None:
+        return None
+    module, _, name = path.partition(":")
+    make = cast(Callable[..., Scene | None], getattr(importlib.import_module(module), name))
+    return make(protocol.environment.arguments, pictures=pictures)
 
 
 def totals(protocol: Protocol, arm: Arm, shown: Sequence[Shown]) -> Panel:

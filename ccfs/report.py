@@ -14,11 +14,13 @@ from markupsafe import Markup
 from ccfs.certify import certificate_name
 from ccfs.counting import finished_batches
 from ccfs.drawings import Drawing, Shown, drawing_for
+from ccfs.executors import Engine, serial_engine
 from ccfs.hashing import canonical_json, text_digest
 from ccfs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.report_figures import (
     DELTA,
+    Figure,
     Observed,
     curve_figure,
     drawing_figure,
@@ -26,9 +28,14 @@ from ccfs.report_figures import (
     overview_figure,
     source_figure,
 )
+from ccfs.report_maps import end_mark
 from ccfs.report_numbers import exact_text, lower_text, rate_text, upper_text
+from ccfs.report_outcomes import Ending, bars, ended_trials
+from ccfs.report_plan import MOST_STEPS
+from ccfs.report_replayed import replayed
 from ccfs.report_sources import sources
 from ccfs.report_svg import glyph
+from ccfs.report_tables import event_tables, shipped_events, shipped_lines
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
 from ccfs.trace import Trace, traces
@@ -49,32 +56,33 @@ class _Claim:
     figure: Markup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Figure:
-    title: str
-    figure: Markup
-    legend: tuple[tuple[str, str, str], ...] = ()
-    caption: str = ""
-
-
-def write_report(store: Store, *, drawing: str | None = None) -> Path:
+def write_report(
+    store: Store, *, drawing: str | None = None, most_steps: int = MOST_STEPS, engine: Engine | None = None
+) -> Path:
     """Write a certified run's report.html, add it to the manifest, and return its path.
 
-    No code that the protocol names is run; only `drawing`, if given, is imported.
+    No code that the protocol names is run, with one exception: an environment that we ship (`ccfs.drawings.SCENES`)
+    replays stored actions. Only `drawing`, if given, is imported besides.
 
     Args:
         store: a finished and certified run.
         drawing: the trajectory drawing, "module:callable"; by default the environment's own, if we ship one.
+        most_steps: how many steps to replay for maps and such at the most; 0 replays nothing.
+        engine: where to replay, by default in this process; the page does not depend on it.
     """
-    page = render(store, drawing=drawing).encode()
+    page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
     with store.locked():
         store.write(REPORT, page)
         write_manifest(store, store.protocol())
     return store.path(REPORT)
 
 
-def render(store: Store, *, drawing: str | None = None) -> str:
-    """Return the page. The same run gives the same bytes, wherever its folder stands."""
+def render(
+    store: Store, *, drawing: str | None = None, most_steps: int = MOST_STEPS, engine: Engine | None = None
+) -> str:
+    """Return the page. The same run gives the same bytes on a machine, wherever its folder stands."""
+    if not most_steps >= 0:
+        raise ValueError(f"`most_steps` must be at least 0, got {most_steps}.")
     faults = [fault for fault in manifest_faults(store) if not fault.startswith(f"{REPORT}:")]
     if faults:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reporting on it.")
@@ -84,6 +92,19 @@ def render(store: Store, *, drawing: str | None = None) -> str:
         raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
     inputs = store.read_json("inputs.json")
+    worst = _most_harmful(protocol, claims)
+    lines = shipped_lines(store, protocol)
+    trials = ended_trials(lines)
+    again = replayed(
+        store,
+        protocol,
+        trials,
+        None if worst is None else worst.name,
+        most_steps=most_steps,
+        engine=engine or serial_engine(),
+    )
+    shown = bars(trials, {} if again is None else again.causes)
+    has_maps = again is not None and bool(again.maps)
     environment = Environment(
         loader=PackageLoader("ccfs", "templates"),
         autoescape=True,
@@ -99,7 +120,20 @@ def render(store: Store, *, drawing: str | None = None) -> str:
         contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
         overviews=_overviews(protocol, claims),
         sources=[_source_figures(store, protocol, arm) for arm in protocol.arms],
-        drawings=_drawings(store, protocol, claims, drawing_for(protocol, drawing)),
+        drawings=[]
+        if has_maps and drawing is None
+        else _drawings(store, protocol, claims, drawing_for(protocol, drawing)),
+        tables=event_tables(protocol, lines, worst),
+        left_out_events=[part.name for part in protocol.events if part not in shipped_events(protocol).events],
+        worst=worst,
+        bars=shown,
+        replayed=again,
+        mark=lambda ending: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(
+            end_mark(ending, "plain", 7.0, 7.0)
+        ),
+        ending=Ending,
+        endings=list(dict.fromkeys((part.style, part.name) for bar in shown for part in bar.segments)),
+        trial_count=len(trials),
         interval=exact_text(100.0 * (1.0 - DELTA)),
         glyph=lambda kind: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(
             glyph(kind, 7.0, 7.0)
@@ -127,20 +161,22 @@ def _claim(store: Store, arm: Arm, event: str) -> _Claim:
     return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates))
 
 
-def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[_Figure]:
+def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[Figure]:
     """Return one figure an event with the curves of all arms, where there is more than one arm."""
     made = []
     for event in protocol.events:
         of_event = [
-            (claim.document.arm, claim.document.trajectory) for claim in claims if claim.document.event == event.name
+            (claim.document.arm, claim.document.trajectory, claim.rates)
+            for claim in claims
+            if claim.document.event == event.name
         ]
         if len(of_event) > 1:
-            legend = tuple((f"line s{i % 6} dash{i // 6 % 3}", name, "") for i, (name, _) in enumerate(of_event))
-            made.append(_Figure(title=event.name, figure=overview_figure(of_event), legend=legend))
+            legend = tuple((f"line s{i % 6} dash{i // 6 % 3}", name, "") for i, (name, *_) in enumerate(of_event))
+            made.append(Figure(title=event.name, figure=overview_figure(of_event), legend=legend))
     return made
 
 
-def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tuple[_Figure, ...]]:
+def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tuple[Figure, ...]]:
     made = []
     for attack in (None, *protocol.attacks):
         found = sources(store, protocol, arm, attack)
@@ -150,11 +186,11 @@ def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tu
             for style, name, total in zip(found.styles, found.names, found.totals, strict=True)
         )
         title = NOMINAL if attack is None else f"under {attack.name}"
-        made.append(_Figure(title=f"{title}, {found.trials} trials", figure=source_figure(found), legend=legend))
+        made.append(Figure(title=f"{title}, {found.trials} trials", figure=source_figure(found), legend=legend))
     return arm.name, tuple(made)
 
 
-def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: Drawing) -> list[_Figure]:
+def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: Drawing) -> list[Figure]:
     """Draw each arm's nominal trajectories beside the same trials under the attack that succeeded most often."""
     made = []
     for arm in protocol.arms:
@@ -164,7 +200,7 @@ def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: 
             shown.append(Shown(attack=worst.name, traces=_first_traces(store, protocol, arm, worst)))
         panel = draw(protocol, arm, shown)
         legend = tuple((f"line s{i % 6}", group.name, "") for i, group in enumerate(panel.groups))
-        made.append(_Figure(title=arm.name, figure=drawing_figure(panel), legend=legend, caption=panel.caption))
+        made.append(Figure(title=arm.name, figure=drawing_figure(panel), legend=legend, caption=panel.caption))
     return made
 
 

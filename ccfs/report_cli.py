@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +24,21 @@ def report(
     drawing: Annotated[
         str | None, typer.Option(help='Trajectory drawing, "module:callable"; its module is imported and run.')
     ] = None,
+    replay_steps: Annotated[
+        int, typer.Option(help="Steps to replay at most, for maps and causes of cost in shipped environments.", min=0)
+    ] = 100_000,
 ) -> None:
-    """Write RUN/report.html: one page with the claims, what is not claimed, figures and provenance."""
+    """Write RUN/report.html: one page with the claims, what is not claimed, figures and provenance.
+
+    No code that the run's protocol names is run, but for environments that CCFS ships: they replay stored actions.
+    """
+    from ccfs.executors import process_engine
     from ccfs.report import write_report
     from ccfs.store import Store
 
     with _one_line_errors(run):
-        path = write_report(Store(run), drawing=drawing)
+        engine = process_engine(os.cpu_count() or 1)
+        path = write_report(Store(run), drawing=drawing, most_steps=replay_steps, engine=engine)
     typer.echo(f"Report: {path}")
 
 

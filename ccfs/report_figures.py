@@ -14,14 +14,33 @@ from ccfs.drawings import Panel
 from ccfs.protocols import Vector
 from ccfs.report_numbers import exact_text, interval, lower_text, rate_text, upper_text
 from ccfs.report_sources import Sources
-from ccfs.report_svg import Chart
+from ccfs.report_svg import Chart, glyph
 from ccfs.run_certificate import AttackedCount
 
-__all__ = ["DELTA", "Observed", "curve_figure", "drawing_figure", "observed", "overview_figure", "source_figure"]
+__all__ = [
+    "DELTA",
+    "Figure",
+    "Observed",
+    "curve_figure",
+    "drawing_figure",
+    "observed",
+    "overview_figure",
+    "source_figure",
+]
 
 DELTA = 0.05
 """Failure probability of each interval around an observed rate; these describe and are no part of a claim."""
 _POINTS = 61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Figure:
+    """A figure with its title, its legend (style, name, share) and its caption."""
+
+    title: str
+    figure: Markup
+    legend: tuple[tuple[str, str, str], ...] = ()
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +123,31 @@ def curve_figure(proof: TrajectoryCertificate, rates: Sequence[Observed]) -> Mar
     return chart.svg()
 
 
-def overview_figure(proofs: Sequence[tuple[str, TrajectoryCertificate]]) -> Markup:
-    """Draw the certified curves of several arms together."""
-    only = [proof for _, proof in proofs]
-    reach = _reach(only, ())
+def overview_figure(arms: Sequence[tuple[str, TrajectoryCertificate, Sequence[Observed]]]) -> Markup:
+    """Draw the certified curves of several arms together, each with its lowest observed rate under attack."""
+    only = [proof for _, proof, _ in arms]
+    worst = [_lowest(rates) for _, _, rates in arms]
+    marks = [rate for rate in worst if rate is not None]
+    reach = _reach(only, marks)
     curves = [proof.curve(_POINTS, reach) for proof in only]
-    least = min([only[0].target, *(points[-1][1] for points in curves)])
+    lows = [rate.successes / rate.trials for rate in marks]
+    least = min([only[0].target, *(points[-1][1] for points in curves), *lows])
     chart = _probability_chart(reach, least, "Certified probability against the shift budget, all arms")
     chart.line([(0.0, only[0].target), (reach, only[0].target)], "target")
     chart.text(reach, only[0].target, f"target {exact_text(only[0].target)}", anchor="end", dy=-5)
-    for kind, ((name, proof), points) in enumerate(zip(proofs, curves, strict=True)):
+    for kind, ((name, proof, _), points) in enumerate(zip(arms, curves, strict=True)):
         chart.line(points, f"curve s{kind % 6} dash{kind // 6 % 3}", name)
         _mark_budget(chart, proof, kind)
+    for kind, ((name, _, _), rate) in enumerate(zip(arms, worst, strict=True)):
+        if rate is not None:
+            nudge = 8.0 * (kind - (len(arms) - 1) / 2) * min(1.0, 6 / len(arms))
+            place, height = chart.x(rate.budget) + nudge, chart.y(rate.successes / rate.trials)
+            chart.shapes.append(glyph(kind % 6, place, height, f"{name}, lowest rate under attack: {rate.words}"))
     return chart.svg()
+
+
+def _lowest(rates: Sequence[Observed]) -> Observed | None:
+    return min(rates[1:], key=lambda rate: rate.successes / rate.trials, default=None)
 
 
 def source_figure(found: Sources) -> Markup:
@@ -183,7 +214,7 @@ def _probability_chart(reach: float, least: float, label: str) -> Chart:
 
 def _reach(proofs: Sequence[TrajectoryCertificate], rates: Sequence[Observed]) -> float:
     budgets = [proof.budget for proof in proofs if proof.budget is not None and proof.budget < math.inf]
-    reach = max([1.6 * budget for budget in budgets] + [1.25 * rate.budget for rate in rates], default=0.0)
+    reach = max([1.6 * budget for budget in budgets] + [1.4 * rate.budget for rate in rates], default=0.0)
     return reach if reach > 0.0 else max(1.0 / math.sqrt(max(proof.charges)) for proof in proofs)
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 __all__ = ["GLYPHS", "Chart", "glyph", "ticks"]
 
-GLYPHS = 6
+GLYPHS = 8
 """Number of marker shapes; the style has as many series colours."""
 
 
@@ -39,6 +39,8 @@ def glyph(kind: int, x: float, y: float, title: str = "", size: float = 4.5) -> 
         '<path d="M{x} {y}m0 -{b}l{b} {b}l-{b} {b}l-{b} -{b}z"/>',
         '<path d="M{x} {y}m0 {b}l{b} -{d}h-{d}z"/>',
         '<path d="M{x} {y}m-{s} -{s}l{t} {t}m-{t} 0l{t} -{t}" class="open"/>',
+        '<path d="M{x} {y}m-{b} 0h{d}m-{b} -{b}v{d}" class="open"/>',
+        '<circle cx="{x}" cy="{y}" r="{s}" class="open"/>',
     )
     big = size * 1.25
     places = {"x": x, "y": y, "s": size, "t": 2 * size, "b": big, "d": 2 * big}
@@ -58,11 +60,12 @@ class Chart:
     width: float = 480.0
     height: float = 300.0
     is_map: bool = False
+    is_bare: bool = False
     shapes: list[Markup] = field(default_factory=list)
     left: float = 50.0
     bottom: float = 42.0
     top: float = 12.0
-    right: float = 12.0
+    right: float = 20.0
 
     def __post_init__(self) -> None:
         self.x_range, self.y_range = _widened(self.x_range), _widened(self.y_range)
@@ -104,6 +107,19 @@ class Chart:
         path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in [*over, *reversed(under)])
         self.shapes.append(Markup('<path class="area {}" d="M{}z"/>').format(style, path))
 
+    def rectangle(self, x: float, y: float, width: float, height: float, style: str, title: str = "") -> None:
+        """Add a rectangle by its lower left corner, in data units; `style` is the text of its attributes."""
+        self.shapes.append(
+            Markup('<rect x="{}" y="{}" width="{}" height="{}" {}><title>{}</title></rect>').format(
+                f"{self.x(x):.1f}",
+                f"{self.y(y + height):.1f}",
+                f"{self.x(x + width) - self.x(x):.1f}",
+                f"{self.y(y) - self.y(y + height):.1f}",
+                Markup(style),
+                title,
+            )
+        )
+
     def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
         """Add a circle whose radius is in data units of the x axis."""
         pixels = self.x(x + radius) - self.x(x)
@@ -132,7 +148,11 @@ class Chart:
     def svg(self) -> Markup:
         """Return the chart."""
         return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-            f"{self.width:g}", f"{self.height:g}", self.label, self._axes(), Markup("").join(self.shapes)
+            f"{self.width:g}",
+            f"{self.height:g}",
+            self.label,
+            "" if self.is_bare else self._axes(),
+            Markup("").join(self.shapes),
         )
 
     def _axes(self) -> Markup:

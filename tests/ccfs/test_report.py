@@ -250,7 +250,8 @@ def page(finished, tmp_path_factory):
 def test_report_in_a_browser_shows_every_figure_and_runs_nothing(browser, page):
     shown = browser.dom(page)
     assert "<title>toy · CCFS report</title>" in shown
-    assert shown.count('role="img"') == 31
+    assert len(re.findall(r'<svg viewBox[^>]*role="img"', shown)) == 31
+    assert shown.count('class="bar" role="img"') == 4 * 3
 
 
 @pytest.mark.parametrize(("dark", "ground"), [(False, (255, 255, 255)), (True, (15, 19, 24))])

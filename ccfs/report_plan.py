@@ -1,0 +1,183 @@
+"""Which stored trajectories a report replays: few enough to be quick, the same every time, and told on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ccfs.batches import Batch, parse_canonical
+from ccfs.counting import finished_batches
+from ccfs.drawings import scene_for
+from ccfs.executors import Engine
+from ccfs.protocol import NOMINAL, Protocol
+from ccfs.recording import StepRow, TrajectoryRow
+from ccfs.report_outcomes import Ending, Key, Trial
+from ccfs.report_replay import ReplayError, Retold, retell
+from ccfs.store import Store
+from ccfs.tables import parse, step_rows, trajectory_rows
+
+__all__ = ["LAYOUTS", "MOST_STEPS", "Replays", "first_replayed", "layouts", "replays", "stored_trial"]
+
+LAYOUTS = 6
+"""Maps of each arm."""
+MOST_STEPS = 100_000
+"""Steps that a report replays at the most unless told otherwise, about 100 seconds of one core for the Point robot."""
+_ARMS = 6
+_SAMPLED = 16
+_LEAST_PART = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Replays:
+    """What was replayed, what did not come out as stored, and how many wanted trajectories the limit left out."""
+
+    told: Mapping[Key, Retold]
+    refused: tuple[tuple[Key, str], ...]
+    left_out: int
+    steps: int
+
+    @property
+    def causes(self) -> dict[Key, str]:
+        """What the first cost of each replayed trajectory came from."""
+        return {key: retold.causes for key, retold in self.told.items() if retold.causes}
+
+
+def layouts(trials: Sequence[Trial], arm: str, attack: str | None) -> list[int]:
+    """Return trials of an arm to draw: those that differ most in how they ended, nominal and under the attack.
+
+    One trial of each pair of endings, the first one, then a second one of each, and so on, sorted by number.
+    """
+    ends = {(trial.attack, trial.trial): trial.ending for trial in trials if trial.arm == arm}
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for (kind, trial), ending in ends.items():
+        if kind == NOMINAL:
+            other = ends.get((attack or NOMINAL, trial), ending)
+            pairs.setdefault((ending.value, other.value), []).append(trial)
+    rounds = zip_longest(*(pairs[pair] for pair in sorted(pairs)))
+    return sorted([trial for chosen in rounds for trial in chosen if trial is not None][:LAYOUTS])
+
+
+def replays(
+    store: Store, protocol: Protocol, trials: Sequence[Trial], attack: str | None, *, most_steps: int, engine: Engine
+) -> Replays | None:
+    """Replay trajectories for maps, for the fallback map, and those that ended in cost, within `most_steps` in all.
+
+    Returns None if the environment has no scene. The result does not depend on the engine.
+    """
+    by_key = {trial.key: trial for trial in trials}
+    wanted = [key for key in dict.fromkeys(_wanted(protocol, trials, attack)) if by_key[key].steps]
+    chosen, steps = [], 0
+    for key in wanted:  # the first that does not fit ends it: passing over long ones would choose by outcome
+        if steps + by_key[key].steps > most_steps:
+            break
+        chosen.append(key)
+        steps += by_key[key].steps
+    parts = _parts(chosen, [by_key[key].steps for key in chosen], engine.in_flight)
+    with engine.open() as executor:
+        tasks = [executor.submit(_replay, protocol.canonical, str(store.root), part) for part in parts]
+        results = [task.result() for task in tasks]
+    found: dict[Key, Retold | str] = {}
+    for result in results:
+        if result is None:
+            return None
+        found |= result
+    return Replays(
+        told={key: item for key in chosen if isinstance(item := found[key], Retold)},
+        refused=tuple((key, item) for key in chosen if isinstance(item := found[key], str)),
+        left_out=len(wanted) - len(chosen),
+        steps=steps,
+    )
+
+
+def _replay(canonical: str, root: str, keys: Sequence[Key]) -> dict[Key, Retold | str] | None:
+    """Replay trials in an environment made here; a trial that is refused gives the reason. None without a scene."""
+    protocol = parse_canonical(canonical)
+    scene = scene_for(protocol)
+    if scene is None:
+        return None
+    found: dict[Key, Retold | str] = {}
+    try:
+        for key, row, rows in _stored(Store(Path(root)), protocol, keys):
+            try:
+                found[key] = retell(protocol, scene, row, rows)
+            except ReplayError as error:
+                found[key] = str(error)
+            except (AssertionError, TypeError, ValueError) as error:  # the environment's own refusal of an action
+                found[key] = f"trial {row.trial} does not replay: {error}"
+    finally:
+        scene.close()
+    return found
+
+
+def _parts(keys: Sequence[Key], steps: Sequence[int], count: int) -> list[list[Key]]:
+    """Split keys into at most `count` parts of about as many steps each, none for so few steps that it does not pay."""
+    size = max(sum(steps) / count, _LEAST_PART)
+    parts: list[list[Key]] = [[]]
+    filled = 0
+    for key, length in sorted(zip(keys, steps, strict=True)):
+        if filled >= size:
+            parts.append([])
+            filled = 0
+        parts[-1].append(key)
+        filled += length
+    return parts
+
+
+def first_replayed(trials: Sequence[Trial], arm: str, made: Replays) -> list[Retold]:
+    """Return an arm's replayed nominal trajectories up to the first that was not: no choice by how they ended."""
+    found = []
+    for trial in trials:
+        if (trial.arm, trial.attack) == (arm, NOMINAL) and trial.steps:
+            if trial.key not in made.told:
+                break
+            found.append(made.told[trial.key])
+    return found
+
+
+def stored_trial(store: Store, protocol: Protocol, key: Key) -> tuple[TrajectoryRow, list[StepRow]]:
+    """Return the stored rows of one trial."""
+    _, row, rows = next(_stored(store, protocol, [key]))
+    return row, rows
+
+
+def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> Iterator[Key]:
+    arms = [arm.name for arm in protocol.arms]
+    kinds = [NOMINAL] if attack is None else [NOMINAL, attack]
+    for arm in arms[:_ARMS]:
+        yield from ((arm, kind, trial) for trial in layouts(trials, arm, attack) for kind in kinds)
+    sample = [trial for trial in trials if trial.attack == NOMINAL and trial.trial < _SAMPLED]
+    yield from (trial.key for trial in sorted(sample, key=lambda trial: trial.trial))
+    for kind in kinds:  # arm by arm in turn, so that the limit cuts all alike
+        failed = [trial for trial in trials if trial.attack == kind and trial.ending is Ending.COST]
+        lists = [[trial.key for trial in failed if trial.arm == arm] for arm in arms]
+        yield from (key for keys in zip_longest(*lists) for key in keys if key is not None)
+
+
+def _stored(
+    store: Store, protocol: Protocol, keys: Sequence[Key]
+) -> Iterator[tuple[Key, TrajectoryRow, list[StepRow]]]:
+    """Yield the rows of trials, each batch file read once, only the wanted rows turned into values."""
+    for arm in protocol.arms:
+        for attack in (None, *protocol.attacks):
+            name = NOMINAL if attack is None else attack.name
+            wanted = {trial for of_arm, kind, trial in keys if (of_arm, kind) == (arm.name, name)}
+            for batch in finished_batches(store, protocol, arm, attack):
+                some = sorted(wanted.intersection(batch.trials))
+                if some:
+                    for row, rows in _rows(store, batch, some):
+                        yield (arm.name, name, row.trial), row, rows
+
+
+def _rows(store: Store, batch: Batch, trials: Sequence[int]) -> Iterator[tuple[TrajectoryRow, list[StepRow]]]:
+    tables = []
+    for name in batch.files[:2]:
+        table = parse(store.read(name))
+        tables.append(table.filter(pc.is_in(table.column("trial"), pa.array(trials, type=pa.int64()))))
+    steps = {trial: list(rows) for trial, rows in groupby(step_rows(tables[0]), key=lambda row: row.trial)}
+    for row in trajectory_rows(tables[1]):
+        yield row, steps.get(row.trial, [])
