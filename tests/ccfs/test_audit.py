@@ -359,7 +359,8 @@ def test_audit_without_replay_and_verify_import_nothing_that_the_protocol_names(
     def refuse(key, path):
         raise AssertionError(f"{path} was imported for {key}")
 
-    monkeypatch.setattr("ccfs.building._import", refuse)
+    for place in ("ccfs.building.resolve", "ccfs.sources.resolve"):
+        monkeypatch.setattr(place, refuse)
     assert audit(finished, replay=0).is_clean
     name = next(name for name in finished.files() if name.startswith("certificates/"))
     verify(finished.path(name), finished)
@@ -431,7 +432,8 @@ def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
     store = run(protocol(tmp_path, trials=4, event=foreign), tmp_path / "run", serial_engine(), where="p")
     certify(store)
     assert audit(store, replay=1).faults == ()
-    monkeypatch.setattr("ccfs.building._import", lambda key, path: pytest.fail(f"{path} was imported for {key}"))
+    for place in ("ccfs.building.resolve", "ccfs.sources.resolve"):
+        monkeypatch.setattr(place, lambda key, path: pytest.fail(f"{path} was imported for {key}"))
     report = audit(store, replay=0)
     assert report.is_clean
     assert any("nothing was recounted" in note for note in report.notes)
