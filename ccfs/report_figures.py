@@ -115,7 +115,7 @@ def curve_figure(proof: TrajectoryCertificate, rates: Sequence[Observed]) -> Mar
     chart.line([(0.0, proof.target), (reach, proof.target)], "target", f"target {exact_text(proof.target)}")
     chart.text(reach, proof.target, f"target {exact_text(proof.target)}", anchor="end", dy=-5)
     chart.line(points, "curve s0", "certified lower bound")
-    _mark_budget(chart, proof, 0)
+    _mark_budget(chart, proof, 0, is_labelled=True)
     for kind, (rate, nudge) in enumerate(zip(rates, _nudges(chart, rates), strict=True)):
         chart.whisker(
             rate.budget, rate.low, rate.high, kind, at=rate.successes / rate.trials, nudge=nudge, title=rate.words
@@ -137,7 +137,7 @@ def overview_figure(arms: Sequence[tuple[str, TrajectoryCertificate, Sequence[Ob
     chart.text(reach, only[0].target, f"target {exact_text(only[0].target)}", anchor="end", dy=-5)
     for kind, ((name, proof, _), points) in enumerate(zip(arms, curves, strict=True)):
         chart.line(points, f"curve s{kind % 6} dash{kind // 6 % 3}", name)
-        _mark_budget(chart, proof, kind)
+        _mark_budget(chart, proof, kind, is_labelled=False)
     for kind, ((name, _, _), rate) in enumerate(zip(arms, worst, strict=True)):
         if rate is not None:
             nudge = 8.0 * (kind - (len(arms) - 1) / 2) * min(1.0, 6 / len(arms))
@@ -223,10 +223,10 @@ def _region(chart: Chart, points: Sequence[tuple[float, float]], floor: Sequence
     return Markup('<path class="region" d="M{}z"/>').format(path)
 
 
-def _mark_budget(chart: Chart, proof: TrajectoryCertificate, kind: int) -> None:
+def _mark_budget(chart: Chart, proof: TrajectoryCertificate, kind: int, *, is_labelled: bool) -> None:
     if proof.budget is not None and proof.budget < math.inf:
         chart.line([(proof.budget, chart.y_range[0]), (proof.budget, proof.target)], f"drop s{kind % 6}")
-        if kind == 0:
+        if is_labelled:
             chart.text(proof.budget, chart.y_range[0], f"B = {lower_text(proof.budget)}", dx=5, dy=-6)
 
 

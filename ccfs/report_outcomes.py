@@ -13,6 +13,7 @@ from ccfs.outcomes import Outcome
 
 __all__ = ["Bar", "Ending", "Key", "Segment", "Trial", "bars", "ended_trials"]
 
+_ROOM_OF_A_DIGIT = 0.04
 Key = tuple[str, str, int]
 """Arm, attack (or "nominal") and trial."""
 
@@ -48,11 +49,17 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A part of a bar."""
+    """A part of a bar of `trials`."""
 
     style: str
     name: str
     count: int
+    trials: int
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its number fits into it on a phone: a number cut off would be another number."""
+        return self.count >= _ROOM_OF_A_DIGIT * len(str(self.count)) * self.trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +123,20 @@ def _bar(group: Sequence[Trial], causes: Mapping[Key, str]) -> Bar:
     known = sorted((cause, count) for cause, count in hit.items() if cause)
     unknown = endings[Ending.COST] - sum(count for _, count in known)
     parts = [
-        _segment(Ending.GOAL, endings),
-        _segment(Ending.TIMEOUT, endings),
-        *(Segment(style=_style(cause), name=cause, count=count) for cause, count in known),
-        Segment(style="end-cost", name="cost, not replayed" if causes else "cost", count=unknown),
-        *(_segment(ending, endings) for ending in (Ending.ABSTAINED, Ending.EARLY, Ending.CRASHED)),
+        _part(Ending.GOAL, endings),
+        _part(Ending.TIMEOUT, endings),
+        *((_style(cause), cause, count) for cause, count in known),
+        ("end-cost", "cost, not replayed" if causes else "cost", unknown),
+        *(_part(ending, endings) for ending in (Ending.ABSTAINED, Ending.EARLY, Ending.CRASHED)),
     ]
-    segments = tuple(part for part in parts if part.count)
+    segments = tuple(
+        Segment(style=style, name=name, count=count, trials=len(group)) for style, name, count in parts if count
+    )
     return Bar(arm=group[0].arm, attack=group[0].attack, trials=len(group), segments=segments)
 
 
-def _segment(ending: Ending, counts: Mapping[Ending, int]) -> Segment:
-    return Segment(style=f"end-{ending.value.split()[-1]}", name=ending.value, count=counts[ending])
+def _part(ending: Ending, counts: Mapping[Ending, int]) -> tuple[str, str, int]:
+    return f"end-{ending.value.split()[-1]}", ending.value, counts[ending]
 
 
 def _style(cause: str) -> str:

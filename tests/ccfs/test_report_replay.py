@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 import shutil
@@ -17,7 +18,8 @@ from ccfs.building import references
 from ccfs.certificates.bounds import Bound
 from ccfs.certify import certify
 from ccfs.drawings import Disc, scene_for
-from ccfs.envs import make
+from ccfs.envs.fast import LightBuilder
+from ccfs.envs.registration import builder_of
 from ccfs.executors import serial_engine
 from ccfs.manifest import write_manifest
 from ccfs.protocol import NOMINAL, load_protocol
@@ -154,8 +156,9 @@ def test_page_counts_are_those_of_the_table_rows(finished, page):
 
 
 def test_replays_find_the_cause_that_stock_reports(finished, trials, made):
-    """Oracle: the stock environment's own `info` at the cost, from the stored actions."""
-    protocol, stock = finished.protocol(), make("SafetyPointGoal2-v0", fast=False)
+    """Oracle: the `info` of stock's own code (without pictures) at the cost, from the stored actions."""
+    protocol = finished.protocol()
+    stock = LightBuilder(**copy.deepcopy(builder_of("SafetyPointGoal2-v0")[1].kwargs))
     failed = [trial for trial in trials if trial.ending is Ending.COST]
     shortest = {made.told[trial.key].causes: trial for trial in sorted(failed, key=lambda trial: -trial.steps)}
     assert set(shortest) == {"hazard", "vase"}
@@ -166,9 +169,8 @@ def test_replays_find_the_cause_that_stock_reports(finished, trials, made):
             *_, info = stock.step(np.array(step.action))
         hit = {"hazard": info["cost_hazards"], "vase": info["cost_vases_contact"] or info["cost_vases_velocity"]}
         assert made.told[trial.key].causes == " and ".join(name for name, value in hit.items() if value)
-        place = stock.unwrapped.task.agent.pos
+        place = stock.task.agent.pos
         assert made.told[trial.key].path[-1].tolist() == place[:2].tolist()
-    stock.close()
 
 
 def test_retold_knows_the_nearest_obstacle_in_the_robots_frame(finished, trials, made):
@@ -352,8 +354,18 @@ def test_bars_split_costs_by_cause_and_lose_none():
     assert {part.name: part.count for part in bar.segments} == dict.fromkeys(
         ["vase", "hazard and vase", "cost, not replayed", "goal", "abstained", "ended early", "crashed"], 1
     )
+    assert all(part.has_room for part in bar.segments)
     (plain,) = bars(trials, {})
     assert {part.name: part.count for part in plain.segments}["cost"] == 3
+
+
+def test_bar_numbers_without_room_are_written_beside():
+    kinds = [Ending.GOAL] * 95 + [Ending.TIMEOUT] * 5
+    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds)], {})
+    assert [part.has_room for part in bar.segments] == [True, True]
+    kinds = [Ending.GOAL] * 89 + [Ending.TIMEOUT] * 1 + [Ending.COST] * 10
+    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds * 2)], {})
+    assert {part.name: part.has_room for part in bar.segments} == {"goal": True, "timeout": False, "cost": True}
 
 
 def test_first_replayed_ends_at_the_first_gap(finished, trials, made):
