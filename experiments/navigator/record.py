@@ -55,10 +55,19 @@ def episode(env, navigator: Navigator, schedule: ProposalSchedule, seed: int) ->
     return "timeout", HORIZON, spent
 
 
-def arm(seeds: range, sigma: float) -> list[tuple[str, int, float]]:
-    """Return one row a seed."""
+def arm(seeds: range, keep: Path, sigma: float) -> list[tuple[str, int, float]]:
+    """Return one row a seed; rows are kept in a folder, so that an interrupted record goes on where it was."""
     env, navigator, schedule = make(TASK), Navigator(sigma), ProposalSchedule(count=1, sigma=sigma)
-    return [episode(env, navigator, schedule, seed) for seed in seeds]
+    kept = keep / f"{navigator.digest}.jsonl"
+    keep.mkdir(parents=True, exist_ok=True)
+    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
+    rows = {seed: (outcome, steps, spent) for seed, outcome, steps, spent in map(json.loads, lines)}
+    for seed in seeds:
+        if seed not in rows:
+            rows[seed] = episode(env, navigator, schedule, seed)
+            with kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([seed, *rows[seed]]) + "\n")
+    return [rows[seed] for seed in seeds]
 
 
 def budget(successes: int, trials: int, sigma: float) -> float | None:
@@ -94,6 +103,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, required=True)
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=HERE.parents[1] / ".cache" / "navigator",
+        help="finished rows, by the controller's digest",
+    )
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if not (len(seeds) and seeds[0] in DEVELOPMENT and seeds[-1] in DEVELOPMENT):
@@ -101,7 +116,8 @@ def main() -> None:
     lines, summaries = [["sigma", "seed", "outcome", "steps"]], []
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=arguments.processes, mp_context=context) as pool:
-        for sigma, rows in zip(arguments.sigmas, pool.map(partial(arm, seeds), arguments.sigmas), strict=True):
+        arms = pool.map(partial(arm, seeds, arguments.keep), arguments.sigmas)
+        for sigma, rows in zip(arguments.sigmas, arms, strict=True):
             lines += [[repr(sigma), str(seed), row[0], str(row[1])] for seed, row in zip(seeds, rows, strict=True)]
             summaries.append({**summarise(sigma, rows), "digest": Navigator(sigma).digest})
             print(json.dumps(summaries[-1]), flush=True)
