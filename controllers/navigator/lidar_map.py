@@ -46,8 +46,9 @@ _ARENA: Final = 2.0
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
 _CLOSE: Final = 0.9
-_SEARCH: Final = 1.5
-_SEARCH_STEP: Final = 0.4
+_SEARCH_STEP: Final = 0.1
+_SEEK_CELL: Final = 0.1
+_SEEK_AXIS: Final = (np.arange(round(2 * HALF_WIDTH / _SEEK_CELL)) + 0.5) * _SEEK_CELL - HALF_WIDTH
 
 
 class LidarMap:
@@ -87,6 +88,8 @@ class LidarMap:
         self._carves = 0
         self._steps = 0
         self._search = (0.0, 0.0)
+        # Cells that may hold a goal that has not been seen.
+        self._hopeful = np.ones((len(_SEEK_AXIS), len(_SEEK_AXIS)), dtype=np.bool_)
         self._searched_at = (math.inf, math.inf)
         self._low, self._high = [-math.inf, -math.inf], [math.inf, math.inf]
 
@@ -113,7 +116,7 @@ class LidarMap:
             if self._steps % _FULL_CARVE == 1:
                 self._bound_by_arcs(kind, readings)
         if self.goal is None and math.dist(self._searched_at, (self.pose.x, self.pose.y)) > _SEARCH_STEP:
-            self._look_around(observation[28:60].reshape(2, 16))
+            self._seek()
         x, y, heading = self._carved_at
         pose = self.pose
         if abs(pose.x - x) + abs(pose.y - y) > 0.01 or abs(pose.heading - heading) > 0.02:
@@ -139,15 +142,20 @@ class LidarMap:
             self.goal = goal
         elif self.goal is not None and math.dist(self.goal, (self.pose.x, self.pose.y)) < _TRUST:
             self.goal = None
+            self._hopeful[:] = True
 
-    def _look_around(self, readings: NDArray[np.float64]) -> None:
-        """Aim at the middle direction of the bins that see anything, weighted by how many objects they can hold."""
-        pose = self.pose
-        bearing = pose.heading + (np.arange(16) + 0.5) * (math.pi / 8.0)
-        seen = (readings > 0.0).sum(axis=0)
-        x, y = float((seen * np.cos(bearing)).sum()), float((seen * np.sin(bearing)).sum())
-        length = math.hypot(x, y) + 1e-9
-        self._search = (pose.x + _SEARCH * x / length, pose.y + _SEARCH * y / length)
+    def _seek(self) -> None:
+        """Strike out where the goal would have been seen from here, and aim at the middle of what is left."""
+        pose, hopeful = self.pose, self._hopeful
+        x, y = _SEEK_AXIS[:, None], _SEEK_AXIS[None, :]
+        hopeful &= (x - pose.x) ** 2 + (y - pose.y) ** 2 > (RANGE - _SEEK_CELL) ** 2
+        for along, axis in enumerate((x, y)):
+            hopeful &= (axis > self._low[along] - (_ARENA - _GOAL_KEEPOUT) - _SEEK_CELL) & (
+                axis < self._high[along] + (_ARENA - _GOAL_KEEPOUT) + _SEEK_CELL
+            )
+        if hopeful.any():
+            i, j = np.nonzero(hopeful)
+            self._search = (float(_SEEK_AXIS[i].mean()), float(_SEEK_AXIS[j].mean()))
         self._searched_at = (pose.x, pose.y)
 
     def _see(self, kind: int, point: tuple[float, float], *, sound: bool = True) -> None:
@@ -209,10 +217,7 @@ class LidarMap:
 
     @property
     def search_target(self) -> tuple[float, float]:
-        """Where to drive while the goal is out of sight: towards the side on which things were seen last.
-
-        A goal beyond 3 m means that the robot is near a corner of the arena, and the rest of it lies on that side.
-        """
+        """Where to drive while the goal is out of sight: the middle of where it can still be."""
         return self._search
 
     @property

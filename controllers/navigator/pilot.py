@@ -22,8 +22,8 @@ __all__ = ["Pilot", "PilotArguments", "PilotSettings", "SharedPilot"]
 _MOST_PILOTS: Final = 4
 _RELIEF: Final = 40
 """Steps that the navigator must win back before it is no longer late: else the two would take turns at each step."""
-_UNSEEN_GOAL: Final = 3.0
-"""Metres that a goal out of sight is reckoned to lie beyond the place where it is looked for."""
+_UNSEEN_GOAL: Final = 1.0
+"""Metres that a goal out of sight is reckoned to lie beyond the middle of where it may be."""
 _START: Final = b""
 _LOCAL: Final = threading.local()
 

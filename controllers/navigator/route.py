@@ -28,6 +28,7 @@ _STRETCH: Final = 6
 _BLOCK: Final = 0.15
 _MOVED: Final = 0.1
 _AROUND: Final = 0.5
+_SEEK: Final = 0.6
 _RISE: Final = 3.0
 """Most cruising times of a cell by which neighbouring cells count as different."""
 GOAL_RADIUS: Final = 0.3
@@ -68,7 +69,9 @@ class Route:
         area = self._area(drawn)
         x, y = self._x[area[0]], self._y[:, area[1]]
         # Deep inside the goal: at its edge, arriving later would seem as good as arriving now.
-        inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < ROUTE_CELL**2
+        # A place to look for it may be taken, so that its surroundings will do.
+        reach = ROUTE_CELL if drawn.goal else _SEEK
+        inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < reach**2
         slowness = self._slowness(drawn, area)
         self.closed[:] = False
         self.closed[area] = slowness >= _DEAREST * ROUTE_CELL / self.pace
