@@ -134,3 +134,23 @@ def assert_all_accounted_for(drawn, truth):
             is_known = any(math.dist(point, known) < 0.02 for known in drawn.known[kind])
             assert is_known or drawn.possible[(kind, *cell)]
         assert all(min(math.dist(known, point) for point in truth[kind]) < 0.02 for known in drawn.known[kind])
+
+
+@pytest.mark.parametrize("seed", [3_000_010_013, 3_000_003_092])
+def test_map_seeks_a_goal_out_of_sight_where_it_can_be(seed):
+    """Layouts with the goal beyond 3 m: its place is never struck out, and the aim is nearer to it than the robot."""
+    env = make(TASK)
+    observation, _ = env.reset(seed=seed)
+    task = env.unwrapped.task
+    goal = task.goal.pos[:2] - task.agent.pos[:2]
+    drawn = LidarMap()
+    for step in range(60):
+        drawn.observe(observation)
+        if drawn.goal is not None:
+            break
+        i, j = ((goal + HALF_WIDTH) / 0.1).astype(int)
+        assert drawn._hopeful[i, j]
+        here = (drawn.pose.x, drawn.pose.y)
+        assert math.dist(drawn.search_target, goal) < math.dist(here, goal)
+        observation, *_ = env.step(np.array([1.0, math.sin(step / 9.0)]))
+    assert step > 0
