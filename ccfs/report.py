@@ -134,6 +134,7 @@ def render(
         ending=Ending,
         endings=list(dict.fromkeys((part.style, part.name) for bar in shown for part in bar.segments)),
         trial_count=len(trials),
+        arm_count=len(protocol.arms),
         interval=exact_text(100.0 * (1.0 - DELTA)),
         glyph=lambda kind: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(
             glyph(kind, 7.0, 7.0)

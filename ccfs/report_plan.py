@@ -21,13 +21,14 @@ from ccfs.report_replay import ReplayError, Retold, retell
 from ccfs.store import Store
 from ccfs.tables import parse, step_rows, trajectory_rows
 
-__all__ = ["LAYOUTS", "MOST_STEPS", "Replays", "first_replayed", "layouts", "replays", "stored_trial"]
+__all__ = ["ARMS", "LAYOUTS", "MOST_STEPS", "Replays", "first_replayed", "layouts", "replays", "stored_trial"]
 
 LAYOUTS = 6
 """Maps of each arm."""
 MOST_STEPS = 100_000
 """Steps that a report replays at the most unless told otherwise, about 100 seconds of one core for the Point robot."""
-_ARMS = 6
+ARMS = 6
+"""Arms whose trajectories are drawn, the first ones; costs are split for all."""
 _SAMPLED = 16
 _LEAST_PART = 4_000
 
@@ -148,9 +149,10 @@ def stored_trial(store: Store, protocol: Protocol, key: Key) -> tuple[Trajectory
 def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> Iterator[Key]:
     arms = [arm.name for arm in protocol.arms]
     kinds = [NOMINAL] if attack is None else [NOMINAL, attack]
-    for arm in arms[:_ARMS]:
+    for arm in arms[:ARMS]:
         yield from ((arm, kind, trial) for trial in layouts(trials, arm, attack) for kind in kinds)
-    sample = [trial for trial in trials if trial.attack == NOMINAL and trial.trial < _SAMPLED]
+    few = [trial for trial in trials if trial.attack == NOMINAL and trial.trial < _SAMPLED]
+    sample = [trial for trial in few if trial.arm in arms[:ARMS]]
     yield from (trial.key for trial in sorted(sample, key=lambda trial: trial.trial))
     for kind in kinds:  # arm by arm in turn, so that the limit cuts all alike
         failed = [trial for trial in trials if trial.attack == kind and trial.ending is Ending.COST]

@@ -12,7 +12,7 @@ from ccfs.report_figures import Figure
 from ccfs.report_maps import Drawn, fallback_figure, fallback_map, map_figure
 from ccfs.report_outcomes import Ending, Key, Trial
 from ccfs.report_picture import Picture, picture
-from ccfs.report_plan import Replays, first_replayed, layouts, replays, stored_trial
+from ccfs.report_plan import ARMS, Replays, first_replayed, layouts, replays, stored_trial
 from ccfs.store import Store
 
 __all__ = ["ArmMaps", "Replayed", "replayed"]
@@ -58,9 +58,11 @@ def replayed(
     if made is None:
         return None
     by_key = {trial.key: trial for trial in trials}
-    maps = [_arm_maps(by_key, arm.name, layouts(trials, arm.name, attack), attack, made) for arm in protocol.arms]
+    maps = [
+        _arm_maps(by_key, arm.name, layouts(trials, arm.name, attack), attack, made) for arm in protocol.arms[:ARMS]
+    ]
     heat, without = [], []
-    for arm in protocol.arms:
+    for arm in protocol.arms[:ARMS]:
         counts = fallback_map(first_replayed(trials, arm.name, made))
         fell, steps = counts.totals
         if fell:
@@ -107,7 +109,7 @@ def _arm_maps(
 
 def _to_picture(protocol: Protocol, trials: Sequence[Trial], attack: str | None, made: Replays) -> Key | None:
     """Return a nominal trial on the maps, one that ended in cost if there is any."""
-    keys = [(arm.name, NOMINAL, i) for arm in protocol.arms for i in layouts(trials, arm.name, attack)]
+    keys = [(arm.name, NOMINAL, i) for arm in protocol.arms[:ARMS] for i in layouts(trials, arm.name, attack)]
     shown = [key for key in keys if key in made.told]
     return next((key for key in shown if made.told[key].causes), shown[0] if shown else None)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["PICTURE_SIZE", "TaskScene", "scene"]
 
 PICTURE_SIZE = (480, 360)
-_KNOWN = {"env_id", "max_episode_steps", "fast"}
+_KNOWN: dict[str, tuple[type, ...]] = {"env_id": (str,), "max_episode_steps": (int, type(None)), "fast": (bool,)}
 _KINDS = {"hazards": "hazard", "vases": "vase", "goal": "goal"}
 
 
@@ -86,7 +86,9 @@ class TaskScene:
 def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskScene | None:
     """Return the scene that `ccfs.envs.make` makes of recorded arguments, or None for those that we cannot draw."""
     env_id = arguments.get("env_id")
-    if not isinstance(env_id, str) or env_id.removeprefix("ccfs/") not in TASKS or not set(arguments) <= _KNOWN:
+    if not isinstance(env_id, str) or env_id.removeprefix("ccfs/") not in TASKS:
+        return None
+    if not all(type(value) in _KNOWN.get(name, ()) for name, value in arguments.items()):
         return None
     settings: dict[str, Any] = dict(arguments)
     if pictures:

@@ -287,6 +287,8 @@ def test_report_names_no_one_elses_code(finished, no_picture, monkeypatch, tmp_p
         ("ccfs.envs:make", {"env_id": "SafetyRacecarCircle1-v0"}),
         ("ccfs.envs:make", {"env_id": "SafetyPointGoal2-v0", "config": {"agent_name": "Point"}}),
         ("ccfs.envs:make", {"env_id": 7}),
+        ("ccfs.envs:make", {"env_id": "SafetyPointGoal2-v0", "max_episode_steps": "many"}),
+        ("ccfs.envs:make", {"env_id": "SafetyPointGoal2-v0", "render_mode": "human"}),
     ],
 )
 def test_scene_is_made_of_shipped_tasks_with_known_arguments_only(finished, made, arguments):
