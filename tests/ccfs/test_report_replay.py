@@ -26,7 +26,7 @@ from ccfs.protocol import NOMINAL, load_protocol
 from ccfs.report import render
 from ccfs.report_maps import Drawn, fallback_figure, fallback_map, map_figure
 from ccfs.report_outcomes import Ending, Trial, bars, ended_trials
-from ccfs.report_picture import Picture
+from ccfs.report_picture import Picture, picture
 from ccfs.report_plan import first_replayed, layouts, replays, stored_trial
 from ccfs.report_replay import ReplayError, Retold, retell
 from ccfs.report_tables import shipped_events
@@ -248,6 +248,17 @@ def test_report_stays_within_its_steps_and_says_so(finished, trials, no_picture)
     assert "Total cost so far" in nothing
     with pytest.raises(ValueError, match="`most_steps`"):
         render(finished, most_steps=-1)
+
+
+def test_picture_is_left_out_and_told_where_nothing_renders(finished, trials, monkeypatch):
+    def broken(protocol, *, pictures):
+        raise OSError("no EGL device")
+
+    monkeypatch.setattr("ccfs.report_picture.scene_for", broken)
+    row, steps = stored_trial(finished, finished.protocol(), trials[0].key)
+    found = picture(finished.protocol(), row, steps[:2])
+    assert found == Picture(missing="this machine could not render off-screen (OSError).")
+    assert "No picture: this machine could not render off-screen (OSError)." in render(finished, most_steps=300)
 
 
 def test_report_has_the_same_bytes_again(finished, no_picture):
