@@ -79,9 +79,14 @@ def replays(
         chosen.append(key)
         steps += by_key[key].steps
     parts = _parts(chosen, [by_key[key].steps for key in chosen], engine.in_flight)
-    with engine.open() as executor:
+    executor = engine.open()
+    try:
         tasks = [executor.submit(_replay, protocol.canonical, str(store.root), part) for part in parts]
         results = [task.result() for task in tasks]
+    except BaseException:  # nobody waits for the others, least of all after Ctrl-C
+        engine.abandon(executor)
+        raise
+    executor.shutdown()
     found: dict[Key, Retold | str] = {}
     for result in results:
         if result is None:

@@ -20,7 +20,7 @@ from ccfs.certify import certify
 from ccfs.drawings import Disc, scene_for
 from ccfs.envs.fast import LightBuilder
 from ccfs.envs.registration import builder_of
-from ccfs.executors import serial_engine
+from ccfs.executors import process_engine, serial_engine
 from ccfs.manifest import write_manifest
 from ccfs.protocol import NOMINAL, load_protocol
 from ccfs.report import render
@@ -403,3 +403,13 @@ def test_page_asks_for_nothing_and_its_picture_is_inside(page):
     sources = re.findall(r'<img src="([^"]{22})', text)
     assert sources == ["data:image/jpeg;base64"] if "No picture:" not in text else sources == []
     assert len(text) < 3_000_000
+
+
+def test_replays_are_the_same_in_other_processes(finished, trials, made):
+    protocol = finished.protocol()
+    apart = replays(finished, protocol, trials, "push", most_steps=10**6, engine=process_engine(1))
+    assert list(apart.told) == list(made.told)
+    for key, told in made.told.items():
+        assert apart.told[key].path.tobytes() == told.path.tobytes()
+        assert apart.told[key].nearest.tobytes() == told.nearest.tobytes()
+        assert (apart.told[key].causes, apart.told[key].discs) == (told.causes, told.discs)
