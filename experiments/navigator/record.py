@@ -1,6 +1,6 @@
 """Tuning record of the navigator on development seeds: outcomes under growing proposal noise, no verifier, N = 1.
 
-    python experiments/navigator/record.py --sigmas 0.5 0.7 1.0 1.3 --seeds 256 --first 3000010000 --processes 2
+    python experiments/navigator/record.py --sigmas 1.0 1.2 --seeds 256 --first 3000011000 --processes 2
 
 writes `record.csv` (one row a trajectory) and `summary.json` (counts, steps, the budget B at q = 0.9 that the same
 counts would give on a certified cohort, checksum of the rows, the command). Development seeds only: a certificate needs
@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import multiprocessing
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -124,7 +123,8 @@ def main() -> None:
     with (HERE / "record.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows(lines)
     summary = {
-        "command": " ".join(["python", "experiments/navigator/record.py", *sys.argv[1:]]),
+        "command": f"python experiments/navigator/record.py --sigmas {' '.join(map(repr, arguments.sigmas))}"
+        f" --seeds {arguments.seeds} --first {arguments.first}",
         "task": TASK,
         "event": f"goal_before_cost({HORIZON})",
         "target": TARGET,
