@@ -1,4 +1,4 @@
-# Two commands do everything: `make demo` shows it at work, `make test` checks it.
+# Two commands do everything: `make table` reruns the SafetyPointGoal2 table, `make test` checks everything.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
