@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ccfs.certificates.binomial import bonferroni
-from ccfs.certificates.images import Rule, certified_count, read_counts, verdict
+from ccfs.certificates.images import Rule, certified_count, folded, load_shipped, read_counts, verdict
 from ccfs.certificates.images.attack import cohort, family_size
+from ccfs.certificates.images.dataset import model_digest
 from ccfs.certificates.images.endpoints import inside_sound_radius, read_attack
 from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.smoother import pair_error_upper
@@ -31,8 +32,8 @@ def with_study(name):
     return [network for network in NETWORKS if (RESULTS / network / f"{name}.json").exists()]
 
 
-def study_module():
-    spec = importlib.util.spec_from_file_location("image_studies", STUDIES / "run.py")
+def study_module(name="run"):
+    spec = importlib.util.spec_from_file_location(f"image_studies_{name}", STUDIES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -44,12 +45,26 @@ def test_every_study_is_stored_for_at_least_one_network():
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_stored_counts_are_small_and_of_a_shipped_network(network):
-    assert (ZOO / network / "card.json").exists()
+def test_stored_counts_are_small_and_of_the_shipped_weights(network):
+    digest = model_digest(folded(load_shipped(network)))
     for path in (RESULTS / network).rglob("*.parquet"):
         assert path.stat().st_size < 3_000_000
         table = read_counts(path)
         assert table.key.sigma == json.loads((ZOO / network / "card.json").read_text())["recipe"]["sigma"]
+        assert table.key.model_sha256 == digest
+
+
+@pytest.mark.parametrize("network", with_study("attack"))
+def test_attack_is_headed_by_its_plan_and_the_counts_it_started_from(network):
+    head, _ = read_attack(RESULTS / network / "attack" / "endpoints.jsonl")
+    assert head["plan"] == summary(network, "attack")["plan"]
+    table = read_counts(RESULTS / network / "attack" / "counts.parquet")
+    assert head["counts"] == json.loads(table.key.text())
+
+
+def test_results_page_is_what_the_tables_print(capsys):
+    study_module("tables").main()
+    assert capsys.readouterr().out == (STUDIES / "RESULTS.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("network", with_study("recertify"))
