@@ -4,7 +4,7 @@ The architecture is chosen on 5,000 held-out training images (`--search`); test 
 
     python experiments/images/train.py --dataset mnist --architecture mnist-small --epochs 6 --sigma 1 --rate 0.05
     python experiments/images/train.py --dataset cifar10 --search --epochs 2
-    python experiments/images/train.py --dataset cifar10 --architecture cifar-48 --epochs 16
+    python experiments/images/train.py --dataset cifar10 --architecture cifar-48 --epochs 48
 """
 
 from __future__ import annotations
