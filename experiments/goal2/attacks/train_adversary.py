@@ -1,7 +1,7 @@
 """Train a causal adversary with SB3's PPO under the energy ledger, and ship it as a small numpy file.
 
     python experiments/goal2/attacks/train_adversary.py --arm ppolag-pointgoal2-1120275774 --budget 0.2 \
-        --seed 1 --steps 120000 --name adversary-ppolag-pointgoal2
+        --seed 1 --steps 61440 --name adversary-ppolag-pointgoal2
 
 One episode is one trial of the attacked arm until goal, cost or step 500. The reward is 1 on cost and 0 elsewhere,
 shaped by the critic's score of the state (discount * score(next) - score(now), which leaves the best policy as it is).
