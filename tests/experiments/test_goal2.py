@@ -1,0 +1,163 @@
+"""The kept SafetyPointGoal2 results: sealed, of the shipped protocols and controllers, rederived from trial lines."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import sys
+
+import pytest
+from stored_studies import EXPERIMENTS
+
+from ccfs.certificates.trajectory import certify_event
+from ccfs.controllers import zoo
+from ccfs.protocol import load_protocol
+from ccfs.run_certificate import RunCertificate
+
+FOLDER = EXPERIMENTS / "goal2"
+sys.path.insert(0, str(FOLDER))
+records, seeds, summary = (importlib.import_module(name) for name in ("records", "seeds", "summary"))
+KEPT = sorted(path.name for path in (FOLDER / "results").iterdir())
+FILES = {"table": "protocol"}
+
+
+def certificates(name):
+    for path in sorted((records.RESULTS / name / "certificates").rglob("*.json")):
+        yield RunCertificate.from_bytes(path.read_bytes(), where=path.name)
+
+
+def lines_of(name, document):
+    controller, schedule = document.arm.split("/")
+    found = records.lines(name).to_pylist()
+    return [line for line in found if (line["controller"], line["schedule"]) == (controller, schedule)]
+
+
+def is_inside(kind, line):
+    """Say from the trajectory line alone whether a trial is in one of the study's two events: a second counting."""
+    goal, cost = line["goal_step"], line["first_cost_step"]
+    reached = goal is not None and (cost is None or cost > goal)
+    if kind == "goal_before_cost":
+        return reached
+    assert kind == "no_cost_until_goal"
+    return reached or (goal is None and cost is None and line["outcome"] == "horizon" and line["steps"] == 500)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_files_have_their_checksums_and_one_changed_byte_is_found(name, tmp_path):
+    assert records.broken_seals(records.RESULTS / name) == []
+    shutil.copytree(records.RESULTS / name, tmp_path / name)
+    content = bytearray((tmp_path / name / "trajectories.parquet").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name / "trajectories.parquet").write_bytes(bytes(content))
+    assert records.broken_seals(tmp_path / name) == ["trajectories.parquet"]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_results_are_of_the_protocol_files_and_of_the_shipped_controllers(name):
+    protocol = records.stored_protocol(name)
+    assert protocol.hash == load_protocol(FOLDER / f"{FILES.get(name, name)}.toml").hash
+    digests = json.loads((records.RESULTS / name / "inputs.json").read_text())["controllers"]
+    for spec in protocol.controllers:
+        if spec.make == "ccfs.controllers.zoo:actor":
+            assert digests[spec.name] == zoo.load(spec.arguments["name"]).card.digest
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_certificates_follow_from_the_trial_lines(name):
+    protocol = records.stored_protocol(name)
+    documents = list(certificates(name))
+    assert len(documents) == protocol.claims
+    seeds_of_cohort = list(protocol.trials.seeds)
+    for document in documents:
+        assert document.protocol == protocol.hash
+        lines = lines_of(name, document)
+        nominal = [line for line in lines if line["attack"] == "nominal"]
+        assert [line["reset_seed"] for line in nominal] == seeds_of_cohort
+        inside = sum(line[f"in {document.event}"] for line in nominal)
+        assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
+        if document.definition.event != "cost_at_most":
+            assert inside == sum(is_inside(document.definition.event, line) for line in nominal)
+        for attacked in document.attacks:
+            shifted = [line for line in lines if line["attack"] == attacked.attack]
+            assert len(shifted) == attacked.trials == len(nominal)
+            assert sum(line[f"in {document.event}"] for line in shifted) == attacked.successes
+            assert max(line["spent"] for line in shifted) == attacked.energy <= attacked.energy_limit
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_no_attack_brought_the_observed_rate_below_what_is_certified(name):
+    """Beyond chance, that is: the upper end of a 1 - 1e-6 interval must reach the certified probability."""
+    from ccfs.certificates.bounds import Bound
+    from ccfs.report_numbers import interval
+
+    for document in certificates(name):
+        for attacked in document.attacks:
+            if attacked.budget is not None:
+                _, high = interval(attacked.successes, attacked.trials, Bound.COHORT, delta=1e-6)
+                assert high >= document.trajectory.lower_at(attacked.budget)
+
+
+def test_results_page_and_tables_are_rederived_from_the_trial_lines():
+    assert summary.text() == (FOLDER / "RESULTS.md").read_text(encoding="utf-8")
+    for name in KEPT:
+        made = records.tables(records.lines(name), records.stored_protocol(name))
+        assert made == (records.RESULTS / name / "table.md").read_text(encoding="utf-8")
+
+
+def test_no_certified_seed_was_used_for_anything_else():
+    assert seeds.overlaps() == []
+    assert seeds.stray_development_seeds() == []
+    assert sum(name.startswith("cohort") for name in seeds.spans()) == len(list(FOLDER.glob("*.toml")))
+
+
+def test_cost_study_is_rederived_from_the_trial_lines():
+    study = json.loads((records.RESULTS / "costs" / "costs.json").read_text(encoding="utf-8"))
+    protocol = records.stored_protocol("costs")
+    assert study["most"] == protocol.horizon
+    for arm in protocol.arms:
+        found = study["arms"][arm.name]
+        mine = [
+            line
+            for line in records.lines("costs").to_pylist()
+            if f"{line['controller']}/{line['schedule']}" == arm.name and line["attack"] == "nominal"
+        ]
+        assert all(line["outcome"] == "horizon" and line["steps"] == protocol.horizon for line in mine)
+        counts = [sum(line["total_cost"] <= at for line in mine) for at in study["grid"]]
+        assert counts == found["successes"]
+        family = len(protocol.arms) * len(study["grid"])
+        for i, budget in enumerate(study["budgets"]):
+            lowers = [
+                certify_event(
+                    count,
+                    found["trials"],
+                    delta=study["delta"],
+                    family=family,
+                    target=0.5,
+                    schedule=arm.schedule.schedules,
+                    bound=protocol.bound,
+                ).lower_at(budget)
+                for count in counts
+            ]
+            assert found["lower"][i] == lowers
+            edges = [*study["grid"], study["most"]]
+            area = sum((b - a) * (1 - low) for a, b, low in zip(edges, edges[1:], lowers, strict=False))
+            assert found["expected_upper"][i] == pytest.approx(area, rel=1e-12)
+            assert found["expected_upper"][i] >= area * (1 - 1e-15)
+
+
+def test_observation_budgets_are_rederived_for_one_arm():
+    import csv
+
+    from ccfs.controllers.lipschitz import lipschitz_upper, observation_budget
+
+    with (FOLDER / "observation.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["eta"]]
+    row = rows[0]
+    controller = row["arm"].split("/")[0]
+    spec = next(spec for spec in records.stored_protocol(row["results"]).controllers if spec.name == controller)
+    bound = lipschitz_upper(zoo.actor(spec.arguments["name"]))
+    document = next(d for d in certificates(row["results"]) if d.arm == row["arm"])
+    assert float(row["budget"]) == document.trajectory.budget
+    eta = observation_budget(document.trajectory.budget, bound, horizon=500)
+    assert float(row["eta"]) == pytest.approx(eta, rel=1e-3)
