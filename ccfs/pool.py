@@ -16,6 +16,8 @@ __all__ = ["Files", "Pool"]
 
 Files = tuple[bytes, ...]
 _ATTEMPTS = 3
+_GLANCE = 0.5
+"""Seconds between two looks around: a Ctrl-C that another thread received does not wake a waiting main thread."""
 
 
 class Pool:
@@ -49,7 +51,7 @@ class Pool:
                 self._submit(pending, islice(todo, self._engine.in_flight - len(pending)))
                 if not pending:
                     return
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                done, _ = wait(pending, timeout=_GLANCE, return_when=FIRST_COMPLETED)
                 for future in done:
                     try:
                         files = future.result()

@@ -45,6 +45,7 @@ def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
     finally:
         if is_alive(started.pid):
             os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
     assert started.returncode == 130
     kept = f"Interrupted. Finished batches are kept in {tmp_path / 'run'}; the same command resumes."
     assert errors.split() == kept.split()
