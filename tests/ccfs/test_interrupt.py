@@ -28,7 +28,13 @@ def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
     made = protocol(tmp_path, trials=12, x=SLOW)
     command = [*COMMAND, str(tmp_path / "protocol.toml"), "-o", str(tmp_path / "run"), "--workers", "2"]
     started = subprocess.Popen(
-        command, env={**os.environ, "TOY_SLOW": "1"}, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env={**os.environ, "TOY_SLOW": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests started in the background inherit an ignored SIGINT; a command in a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 60
