@@ -26,16 +26,27 @@ _PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
 
 
 def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = None) -> None:
-    """Work through the plan from wherever it stands. Interrupting loses at most the epoch in progress."""
-    with _only_process(plan.folder):
-        environments: Sequence[CostEnvironment] | None = None
+    """Work through the plan from wherever it stands. Interrupting loses at most the epoch in progress.
+
+    Several processes may share a plan, one for each core: each takes the first turn whose controller is free.
+    """
+    environments: Sequence[CostEnvironment] | None = None
+    while True:
         for config, milestone in plan.turns():
             folder = plan.folder / config.name
-            state = furthest(config, folder, committed=plan.checkpoints)
-            if state is not None and state.steps >= milestone:
-                continue
-            environments = environments or (make or make_environments)(config)
-            _run_turn(state or fresh(config, environments[0]), folder, environments, until=milestone, console=console)
+            with _claimed(folder) as is_mine:
+                if not is_mine:
+                    continue
+                state = furthest(config, folder, committed=plan.checkpoints)
+                if state is not None and state.steps >= milestone:
+                    continue
+                environments = environments or (make or make_environments)(config)
+                state = state or fresh(config, environments[0])
+                _run_turn(state, folder, environments, until=milestone, console=console)
+            break
+        else:
+            break
+    _say_who_trains_on(plan, console)
 
 
 def furthest(config: TrainingConfig, folder: Path, *, committed: Path | None = None) -> TrainingState | None:
@@ -126,9 +137,16 @@ def _size(space: Space) -> int:
     return space.shape[0]
 
 
+def _say_who_trains_on(plan: Plan, console: Console) -> None:
+    for config in plan.configs:
+        with _claimed(plan.folder / config.name) as is_mine:
+            if not is_mine:
+                console.print(f"{config.name}: another process is training it.", highlight=False, soft_wrap=True)
+
+
 @contextmanager
-def _only_process(folder: Path) -> Iterator[None]:
-    """Refuse a second process on the same folder; the lock vanishes with the process, however it ends."""
+def _claimed(folder: Path) -> Iterator[bool]:
+    """Give True while this process alone may train in `folder`; the claim ends with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         try:
@@ -136,7 +154,8 @@ def _only_process(folder: Path) -> Iterator[None]:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:  # no such lock on this system
-            pass
-        except BlockingIOError as busy:
-            raise RuntimeError(f"Another process trains in {folder}. Wait for it or choose another folder.") from busy
-        yield
+            yield True
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -249,10 +249,22 @@ def test_furthest_refuses_other_settings(tmp_path: Path) -> None:
     assert runner.furthest(config_with(), tmp_path / "nowhere") is None
 
 
-def test_run_plan_refuses_a_second_process(tmp_path: Path) -> None:
-    plan = Plan(configs=(config_with(),), milestones=(200,), folder=tmp_path)
-    with runner._only_process(tmp_path), pytest.raises(RuntimeError, match="Another process trains"):
-        run_plan(plan, Console(quiet=True), make=make)
+def test_processes_share_a_plan_and_never_a_controller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    busy, free = config_with(), config_with(seed=8)
+    plan = Plan(configs=(busy, free), milestones=(200, 400), folder=tmp_path)
+    with runner._claimed(tmp_path / busy.name) as is_mine:
+        assert is_mine
+        run_plan(plan, Console(), make=make)
+    assert f"{busy.name}: another process is training it." in capsys.readouterr().out
+    assert not (tmp_path / busy.name / "checkpoint.npz").exists()
+    assert TrainingState.load(tmp_path / free.name / "checkpoint.npz").steps == 400
+
+    run_plan(plan, Console(), make=make)
+    assert "another process" not in capsys.readouterr().out
+    alone = Plan(configs=(busy,), milestones=(200, 400), folder=tmp_path / "alone")
+    run_plan(alone, Console(quiet=True), make=make)
+    ended = [TrainingState.load(folder / busy.name / "checkpoint.npz") for folder in (tmp_path, tmp_path / "alone")]
+    assert ended[0].parameters.tobytes() == ended[1].parameters.tobytes()
 
 
 @pytest.mark.parametrize(
