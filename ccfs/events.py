@@ -1,4 +1,4 @@
-"""Events: pure functions of a public trace. Abstention, an early stop, a non-finite number or a crash is failure."""
+"""Events: pure functions of a public trace. Abstention, a non-finite number or a crash is failure, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ __all__ = [
 
 @runtime_checkable
 class Event(Protocol):
-    """A measurable set of public traces, fixed before sampling."""
+    """A measurable set of public traces, fixed before sampling.
+
+    Write your own for what the built-in ones do not say. A cost that the environment did not report is NaN in the
+    trace: ask `(trace.cost <= 0).all()`, not for the absence of a positive one. An event of your own never holds for a
+    trajectory that abstained, crashed or met a number that is not finite; the built-in ones may hold for such a
+    trajectory if they were decided before, at its goal.
+    """
 
     def holds(self, trace: Trace) -> bool:
         """Return whether the trace is in the event; a function of the trace and nothing else."""
@@ -38,6 +44,8 @@ class Event(Protocol):
 
 def holds(event: Event, trace: Trace) -> bool:
     """Return the event's verdict; refuse one that is not a bool, so that a NaN or a None is never a success."""
+    if trace.outcome in _BROKEN and type(event) not in _AWARE:
+        return False
     verdict = event.holds(trace)
     if not isinstance(verdict, (bool, np.bool_)):
         raise TypeError(f"`holds` must return True or False, got {verdict!r} from {event!r}.")
@@ -170,3 +178,7 @@ BUILT_IN: dict[str, type[NoCostUntilGoal | GoalBeforeCost | CostAtMost | ReturnA
     "return_at_least": ReturnAtLeast,
     "no_abstention": NoAbstention,
 }
+
+_BROKEN = frozenset({Outcome.ABSTAINED, Outcome.NONFINITE, Outcome.CRASHED})
+_AWARE = frozenset({*BUILT_IN.values(), AllOf})
+"""Events that look at how a trajectory ended themselves; of any other, a broken trajectory is never a success."""

@@ -105,6 +105,7 @@ def render(
     )
     shown = bars(trials, {} if again is None else again.causes)
     has_maps = again is not None and bool(again.maps)
+    own_events = [part.name for part in protocol.events if part not in shipped_events(protocol).events]
     environment = Environment(
         loader=PackageLoader("ccfs", "templates"),
         autoescape=True,
@@ -124,7 +125,8 @@ def render(
         if has_maps and drawing is None
         else _drawings(store, protocol, claims, drawing_for(protocol, drawing)),
         tables=event_tables(protocol, lines, worst),
-        left_out_events=[part.name for part in protocol.events if part not in shipped_events(protocol).events],
+        left_out_events=own_events,
+        checkable=[] if own_events else claims,
         worst=worst,
         bars=shown,
         replayed=again,

@@ -26,12 +26,18 @@ _ROOM = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drawn:
-    """One trajectory on a map: its style (a series colour), its name, the replay and how it ended."""
+    """One trajectory on a map: its style (a series colour), its name, the replay, what came first and when."""
 
     style: str
     name: str
     retold: Retold
     ending: Ending
+    at: int
+
+    @property
+    def words(self) -> str:
+        """What came first: a cost by its cause."""
+        return (self.retold.causes if self.ending is Ending.COST else "") or self.ending.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +56,7 @@ class FallbackMap:
 
 
 def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
-    """Draw a layout from above with the paths over it: thin by proposals, with a broad band where a fallback acted."""
+    """Draw a layout from above with paths over it: a broad band where a fallback acted, faint after the end mark."""
     discs = dict.fromkeys(disc for item in drawn for disc in item.retold.discs)
     goals = [disc for disc in discs if disc.kind == "goal"]
     places = np.concatenate([*(item.retold.path for item in drawn), *(_box(disc) for disc in goals)])
@@ -74,12 +80,14 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
         for run in _runs(item.retold):
             chart.line(_thinned(run), f"band {item.style}", f"{item.name}: a fallback acted")
     for item in drawn:
-        chart.line(_thinned(item.retold.path), f"track {item.style}", item.name)
+        if len(item.retold.path) > item.at + 1:
+            chart.line(_thinned(item.retold.path[item.at :]), f"track after {item.style}", f"{item.name}: afterwards")
+        chart.line(_thinned(item.retold.path[: item.at + 1]), f"track {item.style}", item.name)
     x, y = drawn[0].retold.path[0].tolist()
     chart.circle(x, y, 0.05, "start", "start")
     for item in drawn:
-        x, y = item.retold.path[-1].tolist()
-        words = f"{item.name}: {item.retold.causes or item.ending.value}"
+        x, y = item.retold.path[: item.at + 1][-1].tolist()
+        words = f"{item.name}: {item.words}"
         # The first is drawn larger, so that it shows where both end at one place.
         size = 7.0 if item is drawn[0] and len(drawn) > 1 else 5.0
         chart.shapes.append(end_mark(item.ending, item.style, chart.x(x), chart.y(y), words, size=size))

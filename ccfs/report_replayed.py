@@ -95,8 +95,9 @@ def _arm_maps(
             key = (arm, kind, number)
             trial = by_key.get(key)
             if trial is not None and key in made.told:
-                drawn.append(Drawn(style=style, name=kind, retold=made.told[key], ending=trial.ending))
-                words.append(f"{kind}: {made.told[key].causes or trial.ending.value} at step {trial.at}")
+                item = Drawn(style=style, name=kind, retold=made.told[key], ending=trial.ending, at=trial.at)
+                drawn.append(item)
+                words.append(f"{kind}: {item.words} at step {trial.at}")
                 endings.append(trial.ending)
             elif any(refused == key for refused, _ in made.refused):
                 words.append(f"{kind}: refused, it does not replay")

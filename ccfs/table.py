@@ -10,11 +10,11 @@ import pyarrow as pa
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.counting import certificate
-from ccfs.protocol import NOMINAL, Arm, Protocol
+from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.report_numbers import lower_text
 from ccfs.trial_lines import event_column, fallback_column
 
-__all__ = ["HEADS", "TableRow", "table_rows"]
+__all__ = ["HEADS", "TableRow", "table_rows", "worst_attack"]
 
 HEADS = ("Ctrl", "Proposals", "Bound", "Safe", "Goal", "Timeout", "Cost", "p_L", "B_cert", "L", "Shift safe")
 
@@ -25,7 +25,7 @@ class TableRow:
 
     Args:
         safe: nominal trials in the event; `goal` of them reached the goal and `timeout` did not.
-        cost: nominal trials with a positive cost.
+        cost: nominal trials with a positive cost up to the first goal.
         certificate: what the count certifies under this rule.
         shifted: trials in the event under each attack.
         acted: nominal steps by "proposals", by each fallback, and "abstained".
@@ -83,7 +83,7 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
                     safe=len(inside),
                     goal=reached,
                     timeout=len(inside) - reached,
-                    cost=sum(line["first_cost_step"] is not None for line in nominal),
+                    cost=sum(_has_cost_first(line) for line in nominal),
                     certificate=certificate(protocol, arm, event, len(inside), len(nominal), bound),
                     shifted={
                         spec.name: sum(line["attack"] == spec.name and line[event_column(event)] for line in mine)
@@ -93,6 +93,16 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
                 )
             )
     return rows
+
+
+def worst_attack(rows: Sequence[TableRow], protocol: Protocol) -> AttackSpec | None:
+    """Return the attack that left fewest trials in the event over all arms, None if the protocol has none."""
+    return min(protocol.attacks, key=lambda spec: sum(row.shifted[spec.name] for row in rows), default=None)
+
+
+def _has_cost_first(line: Mapping[str, int | None]) -> bool:
+    cost, goal = line["first_cost_step"], line["goal_step"]
+    return cost is not None and (goal is None or cost <= goal)
 
 
 def _key(arm: Arm) -> tuple[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from ccfs.protocol import Protocol
+    from ccfs.protocol import AttackSpec, Protocol
     from ccfs.table import TableRow
 
 __all__ = ["app", "markdown"]
@@ -20,23 +21,29 @@ app = typer.Typer()
 def table(
     run: Annotated[Path, typer.Argument(help="Run directory, finished.")],
     event: Annotated[str | None, typer.Option(help="Which event; default the first.")] = None,
-    budget: Annotated[float, typer.Option(help="Shift budget B of the column L.")] = 0.02,
+    budget: Annotated[
+        float | None, typer.Option(help="Shift budget B of the column L; default the shown attack's, else 0.02.")
+    ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
     """Print counts, lower bounds and certified budgets of every arm.
 
-    A cohort's run is shown under both bounds that hold there; the protocol's own is the claim.
+    A cohort's run is shown under both bounds that hold there; the protocol's own is the claim. Of several attacks the
+    one that did most harm is shown, and named.
     """
     from ccfs.certificates.bounds import Bound
     from ccfs.certify import refuse_missing_trials
     from ccfs.protocol import ProtocolError
+    from ccfs.report_tables import BUDGET
     from ccfs.store import RunError, Store
-    from ccfs.table import table_rows
+    from ccfs.table import table_rows, worst_attack
     from ccfs.trial_lines import trial_lines
 
     try:
-        if not (run.is_dir() and budget >= 0.0):
-            raise ValueError(f"`RUN` must be a run directory and `--budget` at least 0, got {run} and {budget}.")
+        if not run.is_dir():
+            raise ValueError(f"`RUN` must be a run directory, got {run}.")
+        if not (budget is None or 0.0 <= budget < math.inf):
+            raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
         store = Store(run)
         protocol = store.protocol()
         refuse_missing_trials(store, protocol)
@@ -46,32 +53,34 @@ def table(
     except (RunError, ProtocolError, ValueError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+    attack = worst_attack(rows, protocol)
+    shown = budget if budget is not None else BUDGET if attack is None or attack.budget is None else attack.budget
     if as_markdown:
-        typer.echo(markdown(rows, protocol, budget))
+        typer.echo(markdown(rows, shown, attack))
     else:
-        _print(rows, protocol, budget)
+        _print(rows, protocol, shown, attack)
 
 
-def markdown(rows: list[TableRow], protocol: Protocol, budget: float) -> str:
-    """Return the table as Markdown."""
+def markdown(rows: list[TableRow], budget: float, attack: AttackSpec | None) -> str:
+    """Return the table as Markdown; the last column is under `attack`."""
     from ccfs.table import HEADS
 
-    attack = protocol.attacks[0].name if protocol.attacks else None
-    lines = [HEADS, ("---",) * len(HEADS), *(row.cells(budget, attack) for row in rows)]
+    name = None if attack is None else attack.name
+    lines = [HEADS, ("---",) * len(HEADS), *(row.cells(budget, name) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _print(rows: list[TableRow], protocol: Protocol, budget: float) -> None:
+def _print(rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from ccfs.table import HEADS
 
-    attack = protocol.attacks[0].name if protocol.attacks else None
-    look = "" if protocol.quick_look_of is None else " QUICK LOOK: no claim about the whole protocol"
-    printed = Table(title=f"{protocol.name}, {rows[0].trials} trials an arm, L at B = {budget:g}{look}")
+    look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
+    shifted = "" if attack is None else f", shifted by {attack.name}"
+    printed = Table(title=f"{protocol.name}, {rows[0].trials} trials an arm, L at B = {budget:g}{shifted}{look}")
     for i, head in enumerate(HEADS):
         printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
     for row in rows:
-        printed.add_row(*row.cells(budget, attack))
-    Console(width=max(Console().width, 110)).print(printed)
+        printed.add_row(*row.cells(budget, None if attack is None else attack.name))
+    Console(width=max(Console().width, 120)).print(printed)

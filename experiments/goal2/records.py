@@ -98,7 +98,7 @@ def tables(table: pa.Table, protocol: Protocol) -> str:
 
 
 def _table(table: pa.Table, protocol: Protocol, event: str) -> str:
-    return markdown(rows(table, protocol, event), protocol, BUDGET)
+    return markdown(rows(table, protocol, event), BUDGET, protocol.attacks[0] if protocol.attacks else None)
 
 
 def differences(run: Path, name: str) -> tuple[int, int]:

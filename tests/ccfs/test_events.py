@@ -68,6 +68,29 @@ def test_events_on_hand_made_traces(trace, true):
     assert {name for name, event in EVENTS.items() if holds(event, trace)} == true
 
 
+class Careless:
+    """An event of a user that looks at costs alone."""
+
+    def holds(self, trace):
+        return not (trace.cost > 0.0).any()
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_an_event_of_ones_own_never_holds_for_a_broken_trajectory(outcome):
+    is_broken = outcome in {Outcome.ABSTAINED, Outcome.CRASHED, Outcome.NONFINITE}
+    trace = made([0, 0, 0, 0], outcome=outcome)
+    assert holds(Careless(), trace) is not is_broken
+    assert holds(AllOf(events=(Careless(),)), trace) is not is_broken
+
+
+def test_a_subclass_of_a_built_in_event_is_one_of_ones_own():
+    class Loose(NoAbstention):
+        def holds(self, trace):
+            return True
+
+    assert not holds(Loose(horizon=4), made([0], outcome=Outcome.CRASHED))
+
+
 def test_all_of_is_the_conjunction():
     both = AllOf(events=(EVENTS["safe"], EVENTS["earns"]))
     assert holds(both, made([0, 0, 0, 0]))

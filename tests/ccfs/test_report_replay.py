@@ -308,7 +308,7 @@ def test_scene_is_made_of_shipped_tasks_with_known_arguments_only(finished, made
     assert scene_for(protocol.model_copy(update={"environment": spec})) is None
 
 
-def retold(nearest, fell, path=None):
+def retold(nearest, fell, path=None, causes=""):
     path = np.zeros((len(fell) + 1, 2)) if path is None else np.asarray(path)
     goal = Disc(name="goal", center=(1.0, 1.0), radius=0.3, kind="goal")
     return Retold(
@@ -316,7 +316,7 @@ def retold(nearest, fell, path=None):
         path=path,
         nearest=np.array(nearest, dtype=float).reshape(-1, 2),
         is_fallback=np.array(fell, dtype=bool),
-        causes="",
+        causes=causes,
         discs=(goal,),
     )
 
@@ -336,8 +336,9 @@ def test_fallback_map_counts_every_step_once():
 def test_map_figure_draws_bands_where_fallbacks_acted_and_marks_ends():
     path = [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.4, 0.0)]
     told = retold(np.zeros((4, 2)), [True, False, True, True], path)
-    drawn = [Drawn(style="s0", name="nominal", retold=told, ending=Ending.GOAL)]
+    drawn = [Drawn(style="s0", name="nominal", retold=told, ending=Ending.GOAL, at=4)]
     text = str(map_figure(drawn, "label"))
+    assert "after" not in text
     assert text.count('class="line band s0"') == 2
     assert text.count('class="line track s0"') == 1
     assert text.count('class="end s0"') == 1
@@ -345,6 +346,19 @@ def test_map_figure_draws_bands_where_fallbacks_acted_and_marks_ends():
     bar = float(re.search(r"v-6M[\d.]+ [\d.]+h([\d.]+)", text)[1])
     first, last = re.search(r'track s0" d="M([\d.]+) .*L([\d.]+) [\d.]+"', text).groups()
     assert (float(last) - float(first)) / 0.4 == pytest.approx(bar, rel=0.02)
+
+
+def test_map_figure_marks_the_place_of_the_first_cost_and_not_the_last_one():
+    path = [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.4, 0.0)]
+    told = retold(np.zeros((4, 2)), [False] * 4, path, causes="hazard")
+    item = Drawn(style="s0", name="nominal", retold=told, ending=Ending.COST, at=2)
+    text = str(map_figure([item], "label"))
+    until, after = (re.search(rf'track {kind}s0" d="M([\d.]+) .*?L([\d.]+) [\d.]+"', text) for kind in ("", "after "))
+    assert until[2] == after[1]
+    assert f'd="M{until[2]} ' in text[text.index('class="cross"') :]
+    assert item.words == "hazard"
+    # A goal that came before the cost is what came first.
+    assert Drawn(style="s0", name="nominal", retold=told, ending=Ending.GOAL, at=2).words == "goal"
 
 
 def ended(trial, ending, attack=NOMINAL):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas
+import pyarrow as pa
 import pytest
 from toy_protocol import text
 from typer.testing import CliRunner
@@ -13,7 +16,7 @@ from ccfs.cli import app
 from ccfs.report_numbers import lower_text
 from ccfs.schedules import ProposalSchedule
 from ccfs.store import Store
-from ccfs.table import table_rows
+from ccfs.table import table_rows, worst_attack
 from ccfs.trial_lines import trial_lines
 
 # Counts and printed results of the paper's table: safe, p_L, B_cert, L at B = 0.02.
@@ -60,6 +63,29 @@ def test_table_rows_agree_with_counts_by_pandas(run):
         assert row.acted["proposals"] == (steps.source == "proposal").sum()
         assert row.acted["center"] == (steps.source == "fallback").sum()
         assert sum(row.acted.values()) == len(steps)
+
+
+def test_table_rows_count_a_cost_after_the_goal_as_no_cost(run):
+    store = Store(run)
+    protocol = store.protocol()
+    lines = trial_lines(store, protocol)
+    assert {"goal_step", "first_cost_step"} <= set(lines.column_names)
+    made = lines.to_pylist()
+    for line in made:
+        line["goal_step"], line["first_cost_step"] = 5, (6, 5, None)[line["trial"] % 3]
+    row = table_rows(pa.Table.from_pylist(made, schema=lines.schema), protocol, "safe", (Bound.COHORT,))[0]
+    assert (row.trials, row.cost) == (30, 10)
+
+
+def test_worst_attack_leaves_fewest_trials_in_the_event(run):
+    store = Store(run)
+    protocol = store.protocol()
+    rows = table_rows(trial_lines(store, protocol), protocol, "safe", (Bound.COHORT,))
+    push = protocol.attacks[0]
+    two = protocol.model_copy(update={"attacks": (push, push.model_copy(update={"name": "worse"}))})
+    pairs = [dataclasses.replace(row, shifted={"push": 9, "worse": 8}) for row in rows]
+    assert worst_attack(pairs, two).name == "worse"
+    assert worst_attack(rows, protocol.model_copy(update={"attacks": ()})) is None
 
 
 def test_trial_lines_hold_the_spent_energy_and_the_chain(run):
