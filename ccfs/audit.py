@@ -50,8 +50,10 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     """Audit a finished run.
 
     Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
-    not what was recorded. Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until
-    you have read its protocol. That runs none of it; what could then not be rederived stands in the notes.
+    not what was recorded. Without a manifest, which is a fault, the journalled batches are still checked.
+
+    Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until you have read its
+    protocol. That runs none of it; what could then not be rederived stands in the notes.
 
     Args:
         store: the run.
@@ -61,7 +63,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     files = sum(1 for _ in store.files())
     faults = list(_kind_faults(store)) or [*_lock_faults(store), *manifest_faults(store)]
     if faults:
-        return AuditReport(faults=tuple(faults), files=files)
+        return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
     try:
         protocol = store.protocol()
     except (RuntimeError, ValueError) as error:
@@ -107,6 +109,22 @@ def _lock_faults(store: Store) -> Iterator[str]:
     path = store.path("lock")
     if path.exists() and path.stat().st_size:
         yield "lock: must be empty."
+
+
+def _faults_without_manifest(store: Store) -> Iterator[str]:
+    """Yield the faults of the journalled batches of a run that has no manifest; others may not have been run yet."""
+    if store.exists(MANIFEST) or any(_kind_faults(store)):
+        return
+    try:
+        protocol = store.protocol()
+    except (RuntimeError, ValueError) as error:
+        yield f"protocol.json: {error}"
+        return
+    for arm in protocol.arms:
+        for attack in (None, *protocol.attacks):
+            for batch in plan(protocol, arm, attack):
+                if store.exists(batch.journal):
+                    yield from _batch_faults(store, protocol, arm, attack, batch)
 
 
 def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:

@@ -26,11 +26,13 @@ def certify(store: Store) -> list[RunCertificate]:
     """Write the certificates of a finished run and add them to its manifest.
 
     Assumes: the run is finished. A run cut short at a moment of someone's choice is not what a fixed-size bound
-    covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running).
+    covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running). So is one with a
+    changed, added or missing file; only a certificate may be missing, because it is derived here.
     """
     protocol = store.protocol()
+    planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
     with store.locked():
-        faults = manifest_faults(store)
+        faults = manifest_faults(store, may_be_missing=planned)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
         made = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ccfs.hashing import canonical_json, file_digest, text_digest
 from ccfs.protocol import Protocol
 from ccfs.store import RunError, Store
@@ -39,14 +41,19 @@ def read_manifest(store: Store) -> dict[str, str]:
     return {str(name): str(value) for name, value in files.items()}
 
 
-def manifest_faults(store: Store) -> list[str]:
-    """Return one line for each file that is missing, added or changed since the manifest was written."""
+def manifest_faults(store: Store, *, may_be_missing: Collection[str] = ()) -> list[str]:
+    """Return one line for each file that is missing, added or changed since the manifest was written.
+
+    Args:
+        store: the run.
+        may_be_missing: files whose absence is no fault, because the caller is about to derive them again.
+    """
     try:
         recorded = read_manifest(store)
     except (RunError, ValueError) as error:
         return [str(error)]
     present = set(store.files()) - {MANIFEST}
-    faults = [f"{name}: is missing." for name in sorted(set(recorded) - present)]
+    faults = [f"{name}: is missing." for name in sorted(set(recorded) - present - set(may_be_missing))]
     faults += [f"{name}: is not part of the run." for name in sorted(present - set(recorded))]
     for name in sorted(present & set(recorded)):
         if file_digest(store.path(name)) != recorded[name]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from ccfs.batches import Batch, replay
 from ccfs.protocol import NOMINAL, Protocol
@@ -29,5 +30,17 @@ def replay_faults(store: Store, protocol: Protocol, trials: Sequence[tuple[Batch
             stored.append((batch.files[2], shift_rows(tables[2]), recorder.shifts))
         for name, kept, again in stored:
             # repr of a double is exact, and by repr NaN equals itself.
-            if repr([line for line in kept if line.trial == trial]) != repr(list(again)):
-                yield f"{name}: trial {trial} does not replay."
+            mine = [line for line in kept if line.trial == trial]
+            if repr(mine) != repr(list(again)):
+                yield f"{name}: trial {trial} does not replay{_first_difference(mine, again)}."
+
+
+def _first_difference(kept: Sequence[Row], again: Sequence[Row]) -> str:
+    """Return where two lists of lines differ first, in words; nothing but words hangs on it."""
+    for before, now in zip(kept, again, strict=False):
+        for name in (field.name for field in fields(before)):
+            if repr(getattr(before, name)) != repr(getattr(now, name)):
+                place = "" if isinstance(before, TrajectoryRow) else f" at step {before.t}"
+                doubt = " (is the controller deterministic?)" if name == "center" else ""
+                return f": first difference{place}: {name}{doubt}"
+    return f": {len(kept)} lines are stored, {len(again)} come from the replay"

@@ -13,7 +13,7 @@ from ccfs.counting import is_enough, successes
 from ccfs.executors import Engine
 from ccfs.hashing import canonical_json, file_digest
 from ccfs.inputs import differences, inputs
-from ccfs.manifest import write_manifest
+from ccfs.manifest import MANIFEST, write_manifest
 from ccfs.pool import Files, Pool
 from ccfs.protocol import Arm, Protocol
 from ccfs.store import RunError, Store
@@ -27,7 +27,8 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
 
     Interrupted at any moment, even by kill -9, it loses at most the batches in flight; run again, it gives the bytes
-    that an uninterrupted run gives.
+    that an uninterrupted run gives. A finished run that is refused keeps its manifest: every journalled batch is
+    compared with its files first, and the manifest goes only when a batch is written.
 
     Args:
         protocol: what to run.
@@ -40,7 +41,7 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
     store.refuse_foreign()
     with store.locked():
         record = _claim(store, protocol, where)
-        store.path("manifest.json").unlink(missing_ok=True)
+        _refuse_changed_batches(store, protocol)
         with Pool(engine, protocol.canonical, canonical_json(record)) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
@@ -86,6 +87,14 @@ def _refuse_other_inputs(store: Store, record: dict[str, object]) -> None:
                 f"{store.root}: was begun with `{key}` {other[0]}{more}. "
                 "Restore it to resume, or choose another run directory."
             )
+
+
+def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
+    """Refuse a run whose journalled files are not the journalled ones, before anything in it is written."""
+    for arm in protocol.arms:
+        for attack in (None, *protocol.attacks):
+            for batch in plan(protocol, arm, attack):
+                _is_finished(store, batch)
 
 
 def _run_all(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
@@ -154,7 +163,8 @@ def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple
 
 
 def _commit(store: Store, batch: Batch, files: Files) -> None:
-    """Write a batch's files, then the journal entry that makes it count."""
+    """Write a batch's files, then the journal entry that makes it count; the manifest of what was there goes first."""
+    store.path(MANIFEST).unlink(missing_ok=True)
     digests = {}
     for name, content in zip(batch.files, files, strict=True):
         store.write(name, content)
@@ -169,8 +179,10 @@ def _is_finished(store: Store, batch: Batch) -> bool:
     entry = store.read_json(batch.journal)
     found = {name: file_digest(store.path(name)) if store.exists(name) else None for name in batch.files}
     if entry != {"trials": list(batch.trials), "files": found}:
+        absent = [name for name, digest in found.items() if digest is None]
+        what = f", of which {absent[0]} is missing" if absent else ""
         raise RunError(
-            f"{store.path(batch.journal)}: does not match the files of its batch. Something changed this run: "
+            f"{store.path(batch.journal)}: does not match the files of its batch{what}. Something changed this run: "
             "delete this journal file to have the batch rerun."
         )
     return True

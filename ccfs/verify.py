@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from ccfs.building import event_references
@@ -11,7 +12,19 @@ from ccfs.manifest import manifest_faults
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
 
-__all__ = ["verify"]
+__all__ = ["refuse_no_file", "verify"]
+
+
+def refuse_no_file(path: Path) -> None:
+    """Raise ValueError unless there is a file; in a run's folder, name a certificate to take instead."""
+    if path.is_file():
+        return
+    inside = sorted(path.glob("certificates/**/*.json")) if path.is_dir() else []
+    if inside:
+        raise ValueError(f"{path}: must be a certificate file, got a run directory. Its first one is {inside[0]}.")
+    if path.is_dir():
+        raise ValueError(f"{path}: must be a certificate file (RUN/certificates/...), got a folder without any.")
+    raise ValueError(f"{path}: must be a certificate file, but there is none.")
 
 
 def verify(path: Path, store: Store | None) -> RunCertificate:
@@ -25,6 +38,7 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
         content = path.read_bytes()
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read: {error.strerror}.") from error
+    _refuse_other_kinds(content, path)
     document = RunCertificate.from_bytes(content, where=str(path))
     if store is not None:
         faults = manifest_faults(store)
@@ -45,3 +59,15 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
         if content not in derived:
             raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
     return document
+
+
+def _refuse_other_kinds(content: bytes, path: Path) -> None:
+    """Refuse what is not even a JSON object, in words that say what is expected."""
+    try:
+        is_object = isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise CertificateError(
+            f"{path}: must be a certificate of a run (JSON, as in RUN/certificates/), got something else."
+        )

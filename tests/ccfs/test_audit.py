@@ -10,6 +10,7 @@ import pytest
 from toy_protocol import contents, protocol
 
 from ccfs.audit import audit
+from ccfs.audit_summary import fault_lines
 from ccfs.batches import plan
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import certify
@@ -30,7 +31,7 @@ from ccfs.tables import (
     trajectory_rows,
     trajectory_table,
 )
-from ccfs.verify import verify
+from ccfs.verify import refuse_no_file, verify
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +223,10 @@ def test_audit_replay_finds_a_forgery_that_is_consistent_in_itself(store):
     certify(store)
     assert audit(store).faults == ()
     faults = audit(store, replay=None).faults
-    assert set(faults) == {f"{TRACES}: trial 4 does not replay.", f"{ROWS}: trial 4 does not replay."}
+    assert set(faults) == {
+        f"{TRACES}: trial 4 does not replay: first difference at step 0: reward.",
+        f"{ROWS}: trial 4 does not replay: first difference: total_reward.",
+    }
 
 
 def test_audit_finds_a_forged_certificate_behind_new_hashes(store):
@@ -440,3 +444,91 @@ def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
     name = next(name for name in store.files() if name.startswith("certificates/"))
     with pytest.raises(CertificateError, match=r"counting needs ccfs\.events:NoCostUntilGoal"):
         verify(store.path(name), store)
+
+
+def test_audit_names_a_missing_trace_even_without_a_manifest(store):
+    store.path("manifest.json").unlink()
+    store.path(TRACES).unlink()
+    store.path(ROWS.replace("four", "one")).write_bytes(b"other")
+    faults = audit(store, replay=None).faults
+    assert faults[0].startswith("manifest.json: is missing")
+    assert f"{TRACES}: is missing." in faults
+    assert any(fault.startswith(ROWS.replace("four", "one")) for fault in faults)
+
+
+def test_audit_of_an_interrupted_run_has_one_fault(store):
+    store.path("manifest.json").unlink()
+    for batch in list(plan(store.protocol(), store.protocol().arms[1], None))[1:]:
+        for name in (*batch.files, batch.journal):
+            store.path(name).unlink()
+    (fault,) = audit(store, replay=None).faults
+    assert fault.startswith("manifest.json: is missing")
+
+
+def test_audit_reads_nothing_behind_links_and_survives_a_bad_protocol_without_a_manifest(store, tmp_path):
+    store.path("manifest.json").unlink()
+    kept = store.path("protocol.json").read_bytes()
+    store.path("protocol.json").write_text("{}")
+    first, second = (fault.partition(":")[0] for fault in audit(store).faults[:2])
+    assert (first, second) == ("manifest.json", "protocol.json")
+    (tmp_path / "elsewhere").write_bytes(kept)
+    store.path("protocol.json").unlink()
+    store.path("protocol.json").symlink_to(tmp_path / "elsewhere")
+    assert audit(store).faults == ("protocol.json: must be a plain file or folder.",)
+
+
+def test_certify_writes_a_missing_certificate_again_and_refuses_a_changed_one(store):
+    before = contents(store.root)
+    first, second = sorted(name for name in before if name.startswith("certificates/"))
+    store.path(first).unlink()
+    assert audit(store).faults == (f"{first}: is missing.",)
+    certify(store)
+    assert contents(store.root) == before
+    store.path(first).unlink()
+    store.path(second).write_bytes(b"{}")
+    with pytest.raises(RunError, match=rf"{second}: was changed"):
+        certify(store)
+    assert not store.exists(first)
+
+
+@pytest.mark.parametrize("name", ["report.html", "traces/steer/one/nominal/batch-00000.parquet", "inputs.json"])
+def test_certify_forgives_no_other_missing_file(store, name):
+    store.path("report.html").write_text("page")
+    write_manifest(store, store.protocol())
+    store.path(name).unlink()
+    with pytest.raises(RunError, match=rf"{name}: is missing\. Audit this run"):
+        certify(store)
+
+
+def test_fault_lines_name_ten_of_a_kind_and_count_the_others():
+    many = [f"traces/a/batch-0000{i % 3}.parquet: trial {i} does not replay: at step {i}: center." for i in range(25)]
+    other = ["lock: must be empty.", "inputs.json: controllers a: " + "0" * 64 + " then, " + "f" * 64 + " here."]
+    shown = list(fault_lines([other[0], *many, other[1]]))
+    assert shown == [other[0], *many[:10], "... and 15 more of this kind.", other[1]]
+    assert list(fault_lines(many[:10])) == many[:10]
+    assert list(fault_lines(many[:11]))[10:] == ["... and 1 more of this kind."]
+    assert list(fault_lines([])) == []
+    with pytest.raises(ValueError, match="`most` must be at least 1, got 0"):
+        list(fault_lines(many, most=0))
+
+
+def test_audit_says_where_a_replay_differs_first(finished, monkeypatch):
+    monkeypatch.setattr("ccfs.envs.corridor.Steering.center", lambda self, observation: np.array([0.1]))
+    faults = audit(finished, replay=1).faults
+    what = "first difference at step 0: center (is the controller deterministic?)"
+    assert faults[0] == f"traces/steer/one/nominal/batch-00000.parquet: trial 0 does not replay: {what}."
+    assert faults[1].startswith("trajectories/steer/one/nominal/batch-00000.parquet: trial 0 does not replay: first d")
+
+
+def test_verify_says_what_to_take_instead_of_a_folder_or_another_file(finished, tmp_path):
+    with pytest.raises(ValueError, match=r"a run directory\. Its first one is .*certificates/steer/four/safe\.json"):
+        refuse_no_file(finished.root)
+    with pytest.raises(ValueError, match=r"got a folder without any"):
+        refuse_no_file(tmp_path)
+    with pytest.raises(ValueError, match=r"nothing\.json: must be a certificate file, but there is none"):
+        refuse_no_file(tmp_path / "nothing.json")
+    for text in ('name = "toy"\n', "[]", "[" * 100_000, ""):
+        (tmp_path / "p.toml").write_text(text)
+        refuse_no_file(tmp_path / "p.toml")
+        with pytest.raises(CertificateError, match=r"p\.toml: must be a certificate of a run \(JSON, as in"):
+            verify(tmp_path / "p.toml", None)

@@ -302,3 +302,40 @@ def test_run_stopping_time_does_not_depend_on_the_engine(tmp_path):
     run(made, tmp_path / "serial", serial_engine(), where="p")
     run(made, tmp_path / "processes", process_engine(2), where="p")
     assert contents(tmp_path / "serial") == contents(tmp_path / "processes")
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_run_that_is_refused_leaves_a_finished_run_as_it_was(reference, tmp_path, is_missing):
+    made, files = reference
+    root = tmp_path / "run"
+    run(made, root, serial_engine(), where="p")
+    name = "traces/steer/four/push/batch-00002.parquet"
+    missing = "batches/steer/one/nominal/batch-00000.json"  # a batch to rerun, before the changed one
+    (root / missing).unlink()
+    if is_missing:
+        (root / name).unlink()
+    else:
+        (root / name).write_bytes(b"other")
+    before = contents(root)
+    what = rf"batch, of which {name} is missing\." if is_missing else r"batch\. "
+    with pytest.raises(RunError, match=rf"batches/steer/four/push/batch-00002\.json: does not match .*{what}"):
+        run(made, root, serial_engine(), where="p")
+    assert contents(root) == before
+    assert "manifest.json" in before
+    (root / "batches/steer/four/push/batch-00002.json").unlink()  # what the message says
+    run(made, root, serial_engine(), where="p")
+    assert contents(root) == files
+
+
+def test_run_removes_the_manifest_before_it_writes_a_batch(reference, tmp_path, monkeypatch):
+    made, _ = reference
+    root = tmp_path / "run"
+    run(made, root, serial_engine(), where="p")
+    (root / "batches/steer/one/nominal/batch-00000.json").unlink()
+    present = []
+    original = Store.write
+    monkeypatch.setattr(
+        Store, "write", lambda self, *rest: (present.append(self.exists("manifest.json")), original(self, *rest))[1]
+    )
+    run(made, root, serial_engine(), where="p")
+    assert present == [False] * 4  # two tables, the journal, the new manifest
