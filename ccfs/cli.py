@@ -8,11 +8,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from ccfs import __version__, image_cli, report_cli, run_cli, table_cli, train_cli
 
+_WORKFLOW = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
+
+
+class _InOrderOfWork(TyperGroup):
+    """Lists the commands around a run in the order in which they are needed, then the others."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        """Return the names of all commands."""
+        names = list(self.commands)
+        return [name for name in _WORKFLOW if name in names] + [name for name in names if name not in _WORKFLOW]
+
+
 app = typer.Typer(
     name="ccfs",
+    cls=_InOrderOfWork,
     help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
     no_args_is_help=True,
     add_completion=False,

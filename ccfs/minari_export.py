@@ -77,7 +77,12 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         from minari.storage import get_dataset_path
     except ImportError as error:
         raise ImportError("exporting to Minari needs the extra `minari`: pip install 'ccfs[minari]'.") from error
-    parse_dataset_id(dataset_id)
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0, got {dataset_id!r}."
+        ) from error
     if get_dataset_path(dataset_id).exists():
         raise ValueError(
             f"`dataset_id` must be new, got {dataset_id!r}. Delete it with `minari delete`, or choose another."

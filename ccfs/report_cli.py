@@ -105,12 +105,14 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
 @contextmanager
 def _one_line_errors(run: Path) -> Iterator[None]:
     """Turn the errors that a user can mend into one line and exit code 2."""
+    from pyarrow import ArrowException
+
     from ccfs.store import RunError
 
     try:
         if not run.is_dir():
             raise ValueError(f"{run}: must be a run directory, but there is none.")
         yield
-    except (RunError, ValueError, ImportError, RuntimeError) as error:
+    except (RunError, ValueError, ImportError, RuntimeError, OSError, ArrowException) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

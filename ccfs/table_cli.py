@@ -31,8 +31,11 @@ def table(
     A cohort's run is shown under both bounds that hold there; the protocol's own is the claim. Of several attacks the
     one that did most harm is shown, and named.
     """
+    from pyarrow import ArrowException
+
     from ccfs.certificates.bounds import Bound
     from ccfs.certify import refuse_missing_trials
+    from ccfs.manifest import manifest_faults
     from ccfs.protocol import ProtocolError
     from ccfs.report_tables import BUDGET
     from ccfs.store import RunError, Store
@@ -47,10 +50,13 @@ def table(
         store = Store(run)
         protocol = store.protocol()
         refuse_missing_trials(store, protocol)
+        faults = [fault for fault in manifest_faults(store) if not fault.startswith("report.html:")]
+        if faults:
+            raise RunError(f"{run}: {faults[0]} Audit this run before reading a table off it.")
         cohort = (Bound.HOEFFDING, Bound.COHORT)
         bounds = cohort if protocol.bound in cohort else (protocol.bound,)
         rows = table_rows(trial_lines(store, protocol), protocol, event or protocol.events[0].name, bounds)
-    except (RunError, ProtocolError, ValueError) as error:
+    except (RunError, ProtocolError, ValueError, OSError, ArrowException) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     attack = worst_attack(rows, protocol)

@@ -123,9 +123,9 @@ def _joined(state: Mapping[str, object], hidden: str, last: str) -> tuple[Arrays
 def _from_file(path: Path) -> _Policy:
     import torch
 
-    with zipfile.ZipFile(path) as archive:
-        data = json.loads(archive.read("data"))
-        state = torch.load(io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True)
+    written, weights = _members(path)
+    data = json.loads(written)
+    state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
     module = str(data["policy_class"].get("__module__"))
     settings = data["policy_kwargs"]
     unknown = settings.keys() - _HARMLESS
@@ -142,6 +142,20 @@ def _from_file(path: Path) -> _Policy:
         has_state_dependent_noise=bool(data.get("use_sde", False)),
         state=state,
     )
+
+
+def _members(path: Path) -> tuple[bytes, bytes]:
+    """Return the settings and the weights of a file that `model.save` wrote; refuse any other in words."""
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing there"
+        raise ValueError(f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}, {found}.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.read("data"), archive.read("policy.pth")
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(
+            f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}: {error}."
+        ) from error
 
 
 def _from_model(model: BaseAlgorithm) -> _Policy:

@@ -109,3 +109,11 @@ def test_export_command_writes_once(store):
     assert second.exit_code == 2
     assert "`dataset_id` must be new" in second.output
     assert np.isfinite(minari.load_dataset("toy/steer-v0")[0].observations).all()
+
+
+@pytest.mark.parametrize("name", ["foo", "", "a b/c", "demo/steering"])
+def test_export_command_refuses_a_bad_dataset_id_in_one_line(store, name):
+    answer = CliRunner().invoke(app, ["export", str(store.root), "--minari", name, "--arm", "steer/one"])
+    assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
+    words = "`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0"
+    assert answer.output == f"{words}, got {name!r}.\n"

@@ -122,6 +122,22 @@ def test_table_command_refuses_an_unfinished_run(run, tmp_path):
     assert "planned trials" in answer.output
 
 
+@pytest.mark.parametrize("content", [None, b"no table"])
+def test_table_command_refuses_a_missing_or_changed_trace_in_one_line(run, tmp_path, content):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    name = "traces/steer/one/nominal/batch-00001.parquet"
+    path = tmp_path / "run" / name
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    answer = call("table", tmp_path / "run")
+    assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
+    what = "is missing" if content is None else "was changed after it was written"
+    assert answer.output == f"{tmp_path / 'run'}: {name}: {what}. Audit this run before reading a table off it.\n"
+
+
 @pytest.mark.parametrize(("proposals", "safe", "lower", "budget", "shifted"), PAPER)
 def test_hoeffding_rows_are_the_papers_and_cohort_rows_are_greater(proposals, safe, lower, budget, shifted):
     schedule = {

@@ -129,6 +129,21 @@ def test_from_sb3_executes_nothing_of_the_file(sb3, tmp_path: Path) -> None:
     assert (tmp_path / "sprung").exists(), "the trap itself must work, or this test shows nothing"
 
 
+def test_from_sb3_refuses_a_file_that_is_no_model(tmp_path: Path) -> None:
+    expected = r"`path_or_model` must be a \.zip written by `model\.save`, got '.*"
+    with pytest.raises(ValueError, match=expected + r"nosuch\.zip', nothing there\."):
+        from_sb3(tmp_path / "nosuch.zip")
+    with pytest.raises(ValueError, match=expected + r"', a folder\."):
+        from_sb3(str(tmp_path))
+    (tmp_path / "text.zip").write_text("no archive")
+    with pytest.raises(ValueError, match=expected + r"text\.zip': File is not a zip file\."):
+        from_sb3(tmp_path / "text.zip")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("data", "{}")
+    with pytest.raises(ValueError, match=expected + r"other\.zip': .*policy\.pth"):
+        from_sb3(tmp_path / "other.zip")
+
+
 def test_from_sb3_refuses_what_it_cannot_rebuild(sb3, tmp_path: Path) -> None:
     from stable_baselines3.common.policies import ActorCriticPolicy
     from torch import nn

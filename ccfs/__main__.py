@@ -1,0 +1,8 @@
+"""The command line as `python -m ccfs`."""
+
+from __future__ import annotations
+
+from ccfs.cli import app
+
+if __name__ == "__main__":
+    app(prog_name="ccfs")
