@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,11 @@ __all__ = ["app"]
 _RUNS = Path("runs/training")
 _ZOO = Path("controllers/zoo")
 _RECORD = Path("experiments/training")
+_TASK, _STEPS = "SafetyPointGoal2-v0", 10_000_000
+_STOPPED = {
+    "ppo-lag": "Stopped. The last finished epoch is saved; the same command continues from it.",
+    "sb3-ppo": "Stopped. Nothing was saved: sb3-ppo runs in one stretch.",
+}
 
 app = typer.Typer(
     name="train",
@@ -31,13 +37,20 @@ def train(
     context: typer.Context,
     plan: Annotated[Path | None, typer.Option(help="TOML file naming the controllers and milestones.")] = None,
     algo: Annotated[str, typer.Option(help="ppo-lag, or sb3-ppo for Stable-Baselines3 (extra `sb3`).")] = "ppo-lag",
-    environment: Annotated[str, typer.Option(help="Task, without a plan.")] = "SafetyPointGoal2-v0",
-    seed: Annotated[int, typer.Option(help="Seed of the controller, without a plan.")] = 0,
-    steps: Annotated[int, typer.Option(help="Environment steps to reach, without a plan.")] = 10_000_000,
-    penalty: Annotated[float, typer.Option(help="sb3-ppo only: reward minus this times the cost.")] = 0.1,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of runs, without a plan.")] = _RUNS,
+    environment: Annotated[str | None, typer.Option(help=f"Task, without a plan; default {_TASK}.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the controller, without a plan; default 0.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to reach, without a plan; default 10000000.")] = None,
+    penalty: Annotated[
+        float | None, typer.Option(help="sb3-ppo only: reward minus this times the cost; default 0.1.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=f"Folder of runs, without a plan; default {_RUNS}.")
+    ] = None,
 ) -> None:
-    """Train, or continue where the last run stopped. Every epoch is saved; Ctrl-C loses at most one."""
+    """Train, or continue where the last run stopped.
+
+    ppo-lag saves every epoch: Ctrl-C loses at most one, and the same command continues. sb3-ppo runs in one stretch.
+    """
     if context.invoked_subcommand is not None:
         return
     # One thread: batches of 64 are too small to share, and a second thread on a busy core only waits.
@@ -45,29 +58,46 @@ def train(
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rich.console import Console
 
-    from ccfs.controllers.training.runner import run_plan
-
     console = Console()
+    given = {
+        "plan": plan, "environment": environment, "seed": seed, "steps": steps, "output": output, "penalty": penalty,
+    }  # fmt: skip
     # Ctrl-C also where a shell started us in the background, and a polite kill, end with the same message.
     former = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        if algo not in _STOPPED:
+            raise ValueError(f"`--algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
+        _refuse_ignored(algo, plan, given)
+        task, number, folder = environment or _TASK, seed or 0, output or _RUNS
+        aim = _STEPS if steps is None else steps
         if algo == "sb3-ppo":
             from ccfs.controllers.training.sb3 import train_sb3
 
-            train_sb3(environment, seed=seed, steps=steps, penalty=penalty, folder=output, console=console)
-        elif algo == "ppo-lag":
-            run_plan(_plan(plan, environment, seed, steps, output), console)
+            price = 0.1 if penalty is None else penalty
+            train_sb3(task, seed=number, steps=aim, penalty=price, folder=folder, console=console)
         else:
-            raise ValueError(f"`algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
+            from ccfs.controllers.training.runner import run_plan
+
+            run_plan(_plan(plan, task, number, aim, folder), console)
+    except (ValueError, TypeError, RuntimeError, OSError, ImportError, ArithmeticError) as error:
         typer.echo(f"ccfs train: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
-        console.print("Stopped. The last finished epoch is saved; the same command continues from it.")
+        console.print(_STOPPED[algo])
         raise typer.Exit(130) from None
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -> None:
+    """Refuse options that would do nothing: somebody believed they would."""
+    why = {"plan": "sb3-ppo trains one controller"} if algo == "sb3-ppo" else {"penalty": "it belongs to sb3-ppo"}
+    if plan is not None:
+        why = dict.fromkeys(("environment", "seed", "steps", "output"), "the plan says it") | why
+    for name, reason in why.items():
+        if given[name] is not None:
+            raise ValueError(f"`--{name}` must not be given here: {reason}. Leave it out.")
 
 
 def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Path) -> Plan:
@@ -77,6 +107,9 @@ def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Pa
     if path is not None:
         return Plan.read(path)
     config = TrainingConfig(environment=environment, seed=seed)
+    if not (0 < steps <= config.total_steps and steps % config.steps_per_epoch == 0):
+        epochs = f"{config.steps_per_epoch} (an epoch) up to {config.total_steps}"
+        raise ValueError(f"`--steps` must be a multiple of {epochs}, got {steps}.")
     return Plan(configs=(config,), milestones=(steps,), folder=folder)
 
 
@@ -110,7 +143,11 @@ def status(
 
     table = Table("controller", *CURVE[:3], "multiplier", "steps/s")
     for path in sorted(folder.glob("*/checkpoint.npz")):
-        state = TrainingState.load(path)
+        try:
+            state = TrainingState.load(path)
+        except ValueError as error:
+            typer.echo(f"ccfs train status: {error}", err=True)
+            continue
         row = dict(zip(CURVE, state.curve[-1], strict=True))
         rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
         shown = (f"{state.steps:,}", f"{row['return']:.2f}", f"{row['cost']:.1f}", f"{row['multiplier']:.3f}")

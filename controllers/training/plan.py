@@ -38,6 +38,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not (self.configs and len({config.name for config in self.configs}) == len(self.configs)):
             raise ValueError("`seeds` must name at least one controller, and each once.")
+        if len({(config.environment, config.environments) for config in self.configs}) > 1:
+            raise ValueError("A plan must have one environment: its controllers are trained on the same copies.")
         if not (self.milestones and list(self.milestones) == sorted(set(self.milestones))):
             raise ValueError(f"`milestones` must increase, got {self.milestones}.")
         for config in self.configs:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from ccfs.controllers.training.normalizer import RunningNormalizer
 from ccfs.controllers.training.seeds import reset_seeds, stream
 from ccfs.controllers.training.update import Batch
 
-__all__ = ["CostEnvironment", "Episode", "Rollout", "Space", "collect", "reset"]
+__all__ = ["CostEnvironment", "Episode", "Rollout", "Space", "collect", "first_admissible", "reset"]
 
 _RESET_ATTEMPTS = 100
 _CRITICS = [REWARD_CRITIC, COST_CRITIC]
+Result = TypeVar("Result")
 
 
 class Space(Protocol):
@@ -170,10 +171,15 @@ def _by_environment(array: Floats) -> Floats:
 
 
 def reset(environment: CostEnvironment, seeds: Iterator[int]) -> NDArray[np.float64]:
+    """Reset with the next seed whose layout is admissible, and return the observation."""
+    return first_admissible(lambda seed: environment.reset(seed=seed), seeds)[0]
+
+
+def first_admissible(reset_with: Callable[[int], Result], seeds: Iterator[int]) -> Result:
     """Reset with the next seed whose layout is admissible: Safety-Gymnasium refuses a world that starts with cost."""
     for _ in range(_RESET_ATTEMPTS):
         try:
-            return environment.reset(seed=next(seeds))[0]
+            return reset_with(next(seeds))
         except AssertionError as refusal:
             if "starting cost" not in str(refusal):
                 raise

@@ -31,22 +31,40 @@ def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = No
     Several processes may share a plan, one for each core: each takes the first turn whose controller is free.
     """
     environments: Sequence[CostEnvironment] | None = None
-    while True:
-        for config, milestone in plan.turns():
-            folder = plan.folder / config.name
-            with _claimed(folder) as is_mine:
-                if not is_mine:
-                    continue
-                state = furthest(config, folder, committed=plan.checkpoints)
-                if state is not None and state.steps >= milestone:
-                    continue
-                environments = environments or (make or make_environments)(config)
-                state = state or fresh(config, environments[0])
-                _run_turn(state, folder, environments, until=milestone, console=console)
-            break
+    while turns := _open_turns(plan):
+        environments = environments or (make or make_environments)(plan.configs[0])
+        for config, milestone in turns:
+            with _claimed(plan.folder / config.name) as is_mine:
+                if is_mine:
+                    _take(plan, config, milestone, environments, console)
+                    break
         else:
-            break
-    _say_who_trains_on(plan, console)
+            for config, _ in turns:
+                console.print(f"{config.name}: another process is training it.", highlight=False, soft_wrap=True)
+            return
+
+
+def _open_turns(plan: Plan) -> list[tuple[TrainingConfig, int]]:
+    """Return the next turn of every controller that has one, in the plan's order."""
+    reached = {}
+    for config in plan.configs:
+        state = furthest(config, plan.folder / config.name, committed=plan.checkpoints)
+        reached[config] = 0 if state is None else state.steps
+    first: dict[TrainingConfig, int] = {}
+    for config, milestone in plan.turns():
+        if milestone > reached[config]:
+            first.setdefault(config, milestone)
+    return list(first.items())
+
+
+def _take(
+    plan: Plan, config: TrainingConfig, milestone: int, environments: Sequence[CostEnvironment], console: Console
+) -> None:
+    """Train a claimed controller until the milestone, from where it stands now: another process may have trained it."""
+    folder = plan.folder / config.name
+    state = furthest(config, folder, committed=plan.checkpoints) or fresh(config, environments[0])
+    if state.steps < milestone:
+        _run_turn(state, folder, environments, until=milestone, console=console)
 
 
 def furthest(config: TrainingConfig, folder: Path, *, committed: Path | None = None) -> TrainingState | None:
@@ -110,10 +128,11 @@ def _run_turn(
         task = progress.add_task(state.config.name, total=until, completed=state.steps, note="")
         while state.steps < until:
             state.run_epoch(environments)
+            if state.steps == until:  # before the checkpoint, so that no interruption can leave it out
+                state.save(folder / f"milestone-{until}.npz")
             state.save(folder / "checkpoint.npz")
             write_curve(state, folder / "curve.csv")
             _show(progress, task, state)
-    state.save(folder / f"milestone-{until}.npz")
     done = f"{state.config.name}: {state.steps:,} steps, checkpoint in {folder}"
     console.print(done, highlight=False, soft_wrap=True)
 
@@ -135,13 +154,6 @@ def _size(space: Space) -> int:
     if space.shape is None or len(space.shape) != 1:
         raise ValueError(f"Spaces must be flat boxes, got shape {space.shape}.")
     return space.shape[0]
-
-
-def _say_who_trains_on(plan: Plan, console: Console) -> None:
-    for config in plan.configs:
-        with _claimed(plan.folder / config.name) as is_mine:
-            if not is_mine:
-                console.print(f"{config.name}: another process is training it.", highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from rich.console import Console
 from ccfs.certificates import _checks
 from ccfs.controllers import zoo
 from ccfs.controllers.sb3_adapter import from_sb3
+from ccfs.controllers.training.rollout import first_admissible
 from ccfs.controllers.training.runner import versions
 from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LOW, reset_seeds
 
@@ -30,7 +31,7 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the caller's seed is replaced by the next training seed."""
-        return super().reset(seed=next(self._seeds), options=options)
+        return first_admissible(lambda seed: super(PricedCost, self).reset(seed=seed, options=options), self._seeds)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step and price the cost."""
@@ -43,6 +44,11 @@ def train_sb3(
 ) -> zoo.Card:
     """Train with SB3's default PPO in one stretch (it is not resumable); write `model.zip` and a zoo entry."""
     _checks.count("steps", steps, minimum=2)
+    task = environment.removesuffix("-v0").removeprefix("Safety").lower()
+    name = f"sb3ppo-{task}-{seed}"
+    target = folder / name
+    if (target / "model.zip").exists():
+        raise FileExistsError(f"{target} holds a model already. Choose another folder (`-o`) or move it away.")
     try:
         from stable_baselines3 import PPO
     except ImportError as error:
@@ -56,9 +62,6 @@ def train_sb3(
     rollout = min(2048, steps)
     model = PPO("MlpPolicy", env, seed=seed, n_steps=rollout, batch_size=min(64, rollout), device="cpu")
     model.learn(steps, progress_bar=console.is_terminal)
-    task = environment.removesuffix("-v0").removeprefix("Safety").lower()
-    name = f"sb3ppo-{task}-{seed}"
-    target = folder / name
     target.mkdir(parents=True, exist_ok=True)
     model.save(target / "model.zip")
     card = zoo.write(

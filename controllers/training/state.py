@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+import zipfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -160,11 +161,21 @@ class TrainingState:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:
         """Read a checkpoint; pickled objects are refused."""
-        with np.load(path, allow_pickle=False) as file:
+        try:
+            return cls._parse(path)
+        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{path} must be a whole checkpoint of `ccfs train`, got {type(error).__name__}: {error}. "
+                "Move it away; a milestone-*.npz beside it, renamed, continues from there."
+            ) from error
+
+    @classmethod
+    def _parse(cls, path: str | os.PathLike[str]) -> TrainingState:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             content: dict[str, NDArray[np.generic]] = {name: file[name] for name in file.files}
         found = str(content.get("format", "none"))
         if found != FORMAT:
-            raise ValueError(f"The checkpoint must have format {FORMAT!r}, got {found!r}.")
+            raise ValueError(f"the format must be {FORMAT!r}, got {found!r}")
         config = TrainingConfig.from_dict(json.loads(str(content["config"])))
         observation_size, action_size = (int(size) for size in content["sizes"].tolist())
         state = cls.fresh(config, observation_size=observation_size, action_size=action_size)

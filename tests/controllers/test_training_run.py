@@ -1,8 +1,9 @@
-"""A whole training run on a small environment: resuming, learning, milestones, one process at a time."""
+"""A whole training run on a small environment: resuming, learning, milestones, several processes."""
 
 from __future__ import annotations
 
 import csv
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +266,48 @@ def test_processes_share_a_plan_and_never_a_controller(tmp_path: Path, capsys: p
     run_plan(alone, Console(quiet=True), make=make)
     ended = [TrainingState.load(folder / busy.name / "checkpoint.npz") for folder in (tmp_path, tmp_path / "alone")]
     assert ended[0].parameters.tobytes() == ended[1].parameters.tobytes()
+
+
+def test_a_milestone_is_written_even_if_interrupted_right_after_it(tmp_path: Path, monkeypatch) -> None:
+    plan = Plan(configs=(config_with(),), milestones=(200, 400), folder=tmp_path)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner, "write_curve", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_plan(plan, Console(quiet=True), make=make)
+    run_plan(plan, Console(quiet=True), make=make)
+    steps = {path.name: TrainingState.load(path).steps for path in (tmp_path / config_with().name).glob("*.npz")}
+    assert steps == {"checkpoint.npz": 400, "milestone-200.npz": 200, "milestone-400.npz": 400}
+
+
+def test_real_processes_share_a_plan_and_write_every_milestone(tmp_path: Path) -> None:
+    """Two processes at once: each controller passes each milestone once, and its weights are those of one process."""
+    configs, milestones = tuple(config_with(seed=seed) for seed in (1, 2, 3)), (200, 400, 600)
+    plan = Plan(configs=configs, milestones=milestones, folder=tmp_path / "shared")
+    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+    workers = [context.Process(target=run_plan, args=(plan, Console(quiet=True)), kwargs={"make": make}) for _ in "ab"]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    run_plan(plan, Console(quiet=True), make=make)
+    run_plan(Plan(configs=configs, milestones=milestones, folder=tmp_path / "alone"), Console(quiet=True), make=make)
+    for config in configs:
+        for milestone in milestones:
+            name = f"{config.name}/milestone-{milestone}.npz"
+            shared, alone = (TrainingState.load(tmp_path / folder / name) for folder in ("shared", "alone"))
+            assert shared.steps == milestone
+            assert shared.parameters.tobytes() == alone.parameters.tobytes()
+
+
+def test_plan_refuses_two_environments() -> None:
+    other = TrainingConfig(environment="SafetyOther0-v0", seed=12, **SMALL)
+    with pytest.raises(ValueError, match="one environment"):
+        Plan(configs=(config_with(), other), milestones=(200,), folder=Path("x"))
 
 
 @pytest.mark.parametrize(

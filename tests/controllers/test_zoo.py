@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
@@ -19,7 +20,7 @@ from ccfs.controllers.training import runner
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.export import export
 from ccfs.controllers.training.seeds import EVALUATION_SEED_LIMIT
-from ccfs.controllers.training.state import TrainingState
+from ccfs.controllers.training.state import TrainingDivergedError, TrainingState
 
 CONFIG = TrainingConfig(
     environment="SafetyNoise0-v0", seed=5, total_steps=400, steps_per_epoch=100, environments=2, update_iterations=1,
@@ -147,14 +148,46 @@ def test_status_shows_how_far_runs_are(checkpoint: Path) -> None:
 
 
 def test_train_refuses_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("seeds = [1]")
+    plan = str(tmp_path / "plan.toml")
     for arguments, message in (
         (["--algo", "dqn"], "must be ppo-lag or sb3-ppo"),
-        (["--steps", "30000"], "must be multiples of 20000"),
+        (["--steps", "30000"], "`--steps` must be a multiple of 20000"),
+        (["--steps", "0"], "`--steps` must be a multiple of 20000"),
         (["--plan", str(tmp_path / "none.toml")], "No such file"),
+        (["--plan", plan, "--seed", "0"], "`--seed` must not be given here: the plan says it"),
+        (["--plan", plan, "-o", "elsewhere"], "`--output` must not be given here: the plan says it"),
+        (["--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
+        (["--algo", "sb3-ppo", "--plan", plan], "`--plan` must not be given here"),
     ):
-        result = CliRunner().invoke(app, ["train", *arguments, "-o", str(tmp_path)])
+        result = CliRunner().invoke(app, ["train", *arguments])
         assert result.exit_code == 2
         assert message in result.output
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"garbage"])
+def test_a_broken_checkpoint_is_named_by_every_command(checkpoint: Path, tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "runs" / checkpoint.parent.name
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="must be a whole checkpoint"):
+        TrainingState.load(folder / "checkpoint.npz")
+    shown = CliRunner().invoke(app, ["train", "status", str(tmp_path / "runs")])
+    assert shown.exit_code == 0
+    assert "must be a whole checkpoint" in shown.output
+    exported = CliRunner().invoke(app, ["train", "export", str(folder / "checkpoint.npz"), "--zoo", str(tmp_path)])
+    assert exported.exit_code == 2
+    assert "must be a whole checkpoint" in exported.output
+
+
+def test_divergence_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(plan: object, console: object) -> None:
+        raise TrainingDivergedError("Epoch 3 left a weight that is not finite.")
+
+    monkeypatch.setattr(runner, "run_plan", diverge)
+    result = CliRunner().invoke(app, ["train", "-o", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "ccfs train: Epoch 3 left a weight" in result.output
 
 
 def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +212,34 @@ def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
     assert any(version.startswith("stable-baselines3==") for version in entry.card.versions)
     assert entry.actor.digest == from_sb3(tmp_path / card.name / "model.zip").digest
     assert entry.actor.center(np.zeros(60)).shape == (2,)
+    with pytest.raises(FileExistsError, match="holds a model already"):
+        train_sb3("SafetyPointGoal1-v0", seed=4, steps=2, penalty=0.5, folder=tmp_path, console=Console(quiet=True))
+
+
+@pytest.mark.usefixtures("_omnisafe")
+def test_stopped_sb3_says_that_nothing_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ccfs.controllers.training import sb3
+
+    monkeypatch.setattr(sb3, "train_sb3", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    result = CliRunner().invoke(app, ["train", "--algo", "sb3-ppo", "-o", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "Nothing was saved" in result.output
+
+
+def test_priced_cost_takes_another_seed_when_a_world_starts_with_cost() -> None:
+    from ccfs.controllers.training.sb3 import PricedCost
+
+    class Refusing(gymnasium.Env):
+        observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+        def __init__(self) -> None:
+            self.seeds: list[int] = []
+
+        def reset(self, *, seed: int | None = None, options: object = None) -> tuple[np.ndarray, dict[str, object]]:
+            self.seeds.append(seed)
+            assert len(self.seeds) > 2, "World has starting cost!"
+            return np.zeros(1), {}
+
+    env = Refusing()
+    PricedCost(env, penalty=0.1, seed=5).reset()
+    assert len(set(env.seeds)) == 3
