@@ -108,3 +108,10 @@ def test_docs_describe_keys_of_a_protocol_that_exist() -> None:
     for key in re.findall(r"`((?:claim|trials)\.\w+)`", text):
         part, _, name = key.partition(".")
         assert name in fields[part].annotation.model_fields, key
+
+
+def test_readme_mathematics_and_citation_name_the_same_paper() -> None:
+    (title,) = re.findall(r'^  title: "(.+)"$', text_of("CITATION.cff"), re.M)
+    families = re.findall(r'^      family-names: "(.+)"$', text_of("CITATION.cff"), re.M)
+    assert f"*{title}* ({', '.join(families)})" in text_of("README.md")
+    assert f"*{title}*" in text_of("docs/mathematics.md")

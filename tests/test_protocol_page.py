@@ -1,0 +1,229 @@
+"""docs/protocol.md is complete and true: every key, default, event and rule is on it, and its examples work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from ccfs import components
+from ccfs.building import RULES, build_controller, check, resolve
+from ccfs.certificates.binomial import clopper_pearson_lower
+from ccfs.events import BUILT_IN
+from ccfs.protocol import Protocol, parse_protocol
+from ccfs.protocol_errors import _models_in
+from ccfs.protocol_parts import (
+    AttackSpec,
+    BlockSpec,
+    ClaimSpec,
+    ControllerSpec,
+    EnvironmentSpec,
+    EventSpec,
+    FallbackSpec,
+    ProgramSpec,
+    Reference,
+    ScheduleSpec,
+    StopSpec,
+)
+from ccfs.protocol_seeds import SeedRange, TrialsSpec, UsedRange
+from ccfs.toml import read_toml
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+SECTIONS = {
+    "Top level": Protocol,
+    "`[trials]`": TrialsSpec,
+    "A range of seeds": SeedRange,
+    "`[claim]`": ClaimSpec,
+    "`[environment]`": EnvironmentSpec,
+    "`[[controllers]]`": ControllerSpec,
+    "`[[schedules]]`": ScheduleSpec,
+    "A block": BlockSpec,
+    "`[program]`": ProgramSpec,
+    "`[[program.fallbacks]]`": FallbackSpec,
+    "`[stop]`": StopSpec,
+    "`[[events]]`": EventSpec,
+    "`[[attacks]]`": AttackSpec,
+    "A reference": Reference,
+}
+
+
+def section(title: str) -> str:
+    """The text below a heading, up to the next one of any level."""
+    (found,) = re.findall(rf"^##+ {re.escape(title)}\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S)
+    return found
+
+
+def rows(title: str, head: str) -> dict[str, list[str]]:
+    """The lines of the table with this first heading, by their first cell."""
+    (table,) = re.findall(rf"^\| {re.escape(head)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section(title), re.M)
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+    return {line[0].strip("| `"): line[1:] for line in cells}
+
+
+def block(language: str, beginning: str) -> str:
+    """The code block that begins so."""
+    (found,) = (
+        text for text in re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S) if beginning in text[:80]
+    )
+    return found
+
+
+def default_of(model: type, key: str) -> set[str]:
+    """What the page may say about a default."""
+    field = model.model_fields[key]
+    if field.is_required():
+        return {"required"}
+    if field.default is PydanticUndefined:
+        return {"empty"}
+    if field.default is None or field.default == ():
+        return {"none", "the number of claims"} if key == "family" else {"none"}
+    if isinstance(field.default, StopSpec):
+        return {"nothing stops early"}
+    return {json.dumps(field.default)}
+
+
+def test_page_has_a_section_for_every_table_of_a_protocol() -> None:
+    found, pending = set(), [Protocol]
+    while pending:
+        model = pending.pop()
+        if model not in found:
+            found.add(model)
+            pending += [inner for field in model.model_fields.values() for inner in _models_in(field.annotation)]
+    assert found == {*SECTIONS.values(), UsedRange}
+    assert UsedRange.model_fields.keys() == SeedRange.model_fields.keys()
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_page_lists_exactly_the_keys_and_defaults_of_a_table(title: str) -> None:
+    model, listed = SECTIONS[title], rows(title, "key")
+    assert listed.keys() == model.model_fields.keys()
+    for key, (_, default, meaning) in listed.items():
+        assert default.strip("`") in default_of(model, key), key
+        assert len(meaning.strip(" |")) > 5, key
+
+
+def test_page_lists_exactly_the_built_in_events_with_their_arguments() -> None:
+    listed = rows("`[[events]]`", "built-in event")
+    assert listed.keys() == BUILT_IN.keys()
+    for name, event in BUILT_IN.items():
+        assert set(re.findall(r"`(\w+)`", listed[name][0])) == {field.name for field in dataclasses.fields(event)}
+    assert '`"all_of"`' in section("`[[events]]`")
+
+
+def test_page_lists_exactly_the_rules_with_their_arguments() -> None:
+    listed = rows("`[[attacks]]`", "rule")
+    assert listed.keys() == RULES.keys()
+    for name, rule in RULES.items():
+        fields = dataclasses.fields(resolve("rule", f"ccfs.shifts:{rule}"))
+        assert set(re.findall(r"`(\w+)`", listed[name][0])) == {field.name for field in fields}
+
+
+def test_page_lists_every_bound_with_the_trials_that_it_goes_with() -> None:
+    listed = {name.strip('"'): cells[0].strip("`") for name, cells in rows("`[claim]`", "`bound`").items()}
+    bounds = set(ClaimSpec.model_fields["bound"].annotation.__args__)
+    assert listed.keys() == bounds
+    trials = {"cohort": {"first": 0, "count": 9}, "initial_law": 9}
+    plain = read_toml(block("toml", 'name = "pendulum"'))
+    for bound, kind in listed.items():
+        content = {**plain, "trials": {kind: trials[kind]}, "claim": {**plain["claim"], "bound": bound}}
+        assert parse_protocol(content, where="page").bound.value == bound
+
+
+def test_page_names_components_that_exist_and_all_small_ones() -> None:
+    named = set(re.findall(r"\bccfs\.[\w.]+:[\w.]*\w", PAGE))
+    assert {f"ccfs.components:{name}" for name in components.__all__} <= named
+    for reference in named:
+        resolve("page", reference)
+
+
+def test_page_links_to_headings_that_exist() -> None:
+    headings = {
+        re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^##+ (.*)$", PAGE, re.M)
+    }
+    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= headings
+
+
+def test_page_states_the_least_number_of_trials() -> None:
+    (number,) = re.findall(r"at `delta = 0\.001` and `target = 0\.9` needs (\d+) trials", PAGE)
+    assert clopper_pearson_lower(int(number), int(number), delta=0.001) >= 0.9
+    assert clopper_pearson_lower(int(number) - 1, int(number) - 1, delta=0.001) < 0.9
+
+
+def test_page_fragments_are_toml_that_a_protocol_takes() -> None:
+    whole = read_toml(block("toml", 'name = "pendulum"'))
+    for beginning in ("[trials]\ncohort", 'event = "all_of"'):
+        content = {**whole, **read_toml(block("toml", beginning))}
+        if "cohort" in beginning:
+            content["claim"] = {**content["claim"], "bound": "cohort"}
+        parse_protocol(content, where="page")
+
+
+def test_page_example_of_an_own_environment_runs_certifies_and_replays(tmp_path: Path) -> None:
+    (tmp_path / "walker.py").write_text(block("python", '"""A dot walks'), encoding="utf-8")
+    (tmp_path / "walker.toml").write_text(block("toml", 'name = "walker"'), encoding="utf-8")
+    here = {**os.environ, "PYTHONPATH": "."}
+
+    def ccfs(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ccfs", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, check=False)
+
+    assert "PYTHONPATH=. ccfs run walker.toml -o RUN" in PAGE
+    made = ccfs("run", "walker.toml", "-o", "RUN", "--workers", "1")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("stays at least 0.8 under every causal shift") == 2
+    audited = ccfs("audit", "RUN", "--replay", "4")
+    assert audited.returncode == 0, audited.stderr
+    refused = ccfs("verify", "RUN/certificates/past/two/arrives.json", "--run", "RUN")
+    assert (refused.returncode, "code that the protocol names" in refused.stderr) == (1, True)
+
+
+def test_page_example_of_an_sb3_model_is_made_with_and_without_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gymnasium
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    monkeypatch.chdir(tmp_path)
+    model = PPO("MlpPolicy", "Pendulum-v1", seed=3, device="cpu")
+    model.save("ppo.zip")
+    whole = read_toml(block("toml", 'name = "pendulum"'))
+    plain = check(parse_protocol(whole, where="page"), where="page")
+    normalised = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]))
+    normalised.reset()
+    normalised.save("statistics.pkl")
+    namespace: dict[str, object] = {}
+    exec(compile(block("python", "from ccfs.controllers import from_sb3"), "protocol.md", "exec"), namespace)
+    namespace["freeze"]("ppo.zip", "statistics.pkl", "ppo.npz", lambda: gymnasium.make("Pendulum-v1"))
+    (frozen,) = re.findall(r"^```toml\n(\[\[controllers\]\][^`]*NumpyActor[^`]*)^```$", PAGE, re.M)
+    again = check(parse_protocol({**whole, **read_toml(frozen)}, where="page"), where="page")
+    assert plain.keys() == again.keys() == {"ppo"}
+    assert plain["ppo"] != again["ppo"]
+
+
+def test_page_example_of_omnisafe_and_zoo_agents_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs/PPOLag/seed-000"
+    (folder / "torch_save").mkdir(parents=True)
+    settings = {
+        "model_cfgs": {"actor_type": "gaussian_learning", "actor": {"activation": "tanh"}},
+        "algo_cfgs": {"obs_normalize": False},
+    }
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    weights = {"mean.0.weight": torch.zeros(2, 60), "mean.0.bias": torch.zeros(2)}
+    torch.save({"pi": weights}, folder / "torch_save/epoch-500.pt")
+    goal2 = read_toml((ROOT / "experiments/goal2/protocol.toml").read_text(encoding="utf-8"))
+    fragment = read_toml(block("toml", '[environment]\nmake = "ccfs.envs:make"'))
+    protocol = parse_protocol({**goal2, **fragment}, where="page")
+    made = {arm.controller.name: build_controller(protocol, arm) for arm in protocol.arms}
+    assert made.keys() == {"mine", "shipped"}
