@@ -89,7 +89,7 @@ class Attack:
             )
             if not (shift.shape == center.shape and np.isfinite(shift).all()):
                 raise ValueError(f"`shift` must be finite with shape {center.shape}, got {shift}.")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise AttackError(f"the shift rule {self._rule!r} failed at step {t}: {error}") from error
         energy = self._ledger.commit(t, shift)
         self._last = ShiftRecord(t=t, shift=shift, energy=energy, spent=self._ledger.spent)

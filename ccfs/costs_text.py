@@ -23,8 +23,9 @@ def in_lines(study: CostStudy, budgets: Sequence[float]) -> Iterator[str]:
     """Yield the lines of the table and what it assumes."""
     protocol = study.protocol
     look = "" if protocol.quick_look_of is None else "Quick look, "
+    span = f"until the first goal or within {protocol.horizon}" if protocol.stop.goal else f"within {protocol.horizon}"
     for arm, curve in study.curves.items():
-        yield f"{look}{arm}: total cost within {protocol.horizon} steps, {curve.certificates[0].trials} nominal trials"
+        yield f"{look}{arm}: total cost {span} steps, {curve.certificates[0].trials} nominal trials"
         yield _row("shift budget", [exact_text(budget) for budget in budgets])
         for at in study.grid:
             lowers = [lower_text(curve.lower_at(at, budget=budget)) for budget in budgets]
@@ -50,6 +51,7 @@ def document(study: CostStudy, budgets: Sequence[float]) -> str:
             "bound": study.protocol.bound.value,
             "delta": study.delta,
             "family": study.family,
+            "stops_at_goal": study.protocol.stop.goal,
             "most": study.most,
             "is_most_given": study.is_most_given,
             "grid": list(study.grid),

@@ -11,7 +11,7 @@ from ccfs.protocol import Arm, AttackSpec, Protocol
 from ccfs.store import RunError, Store
 from ccfs.trace import traces
 
-__all__ = ["certificate", "finished_batches", "is_enough", "successes", "tally"]
+__all__ = ["certificate", "finished_batches", "is_enough", "refuse_other_trials", "successes", "tally"]
 
 
 def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
@@ -20,12 +20,18 @@ def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     counts = dict.fromkeys(events, 0)
     found = list(traces(rows, steps))
-    if [trace.trial for trace in found] != list(batch.trials):
-        raise RunError(f"{rows}: must hold the trials {batch.trials[0]} to {batch.trials[-1]}, each once and in order.")
+    refuse_other_trials(batch, [trace.trial for trace in found], where=str(rows))
     for trace in found:
         for name, event in events.items():
             counts[name] += holds(event, trace)
     return counts
+
+
+def refuse_other_trials(batch: Batch, found: list[int], *, where: str) -> None:
+    """Raise unless a table holds the trials of its batch, each once and in order."""
+    if found != list(batch.trials):
+        first, last = batch.trials[0], batch.trials[-1]
+        raise RunError(f"{where}: must hold the trials {first} to {last}, each once and in order.")
 
 
 def finished_batches(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> list[Batch]:

@@ -44,7 +44,9 @@ class _StepFile:
     def slices(self) -> dict[int, slice]:
         """Rows of each trial, which stand together."""
         trials = self.column("trial").to_numpy()
-        starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1)) if len(trials) else np.zeros(0, dtype=int)
+        if not len(trials):  # every trial of the file ended before its first step
+            return {}
+        starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1))
         ends = [*starts[1:].tolist(), len(trials)]
         return {int(trials[a]): slice(a, b) for a, b in zip(starts.tolist(), ends, strict=True)}
 

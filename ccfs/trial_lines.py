@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from ccfs.batches import Batch
 from ccfs.building import build_event
-from ccfs.counting import finished_batches
+from ccfs.certify import refuse_missing_trials
+from ccfs.counting import finished_batches, refuse_other_trials
 from ccfs.events import holds
+from ccfs.manifest import manifest_faults
 from ccfs.protocol import NOMINAL, Protocol
 from ccfs.store import RunError, Store
 from ccfs.tables import parse, trajectory_rows
@@ -30,11 +32,18 @@ def fallback_column(fallback: str) -> str:
 
 
 def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
-    """Return one line for every finished trial of every arm and attack, in the protocol's order.
+    """Return one line for every trial of every arm and attack of a finished run, in the protocol's order.
+
+    A run that is not finished, or with a file that was changed, added or removed, is refused: whatever is computed from
+    these lines is as good as a certificate. (The report page is not read, so that an old one does not matter.)
 
     Besides the trajectory table's columns: `controller`, `schedule` and `attack`; a yes or no for each event; steps by
     `proposals`, by each fallback and `abstained`; `spent`, the energy of an attacked trial (rounded up, else zero).
     """
+    faults = [fault for fault in manifest_faults(store) if not fault.startswith("report.html:")]
+    if faults:
+        raise RunError(f"{store.root}: {faults[0]} Audit this run before reading its trials.")
+    refuse_missing_trials(store, protocol)
     lines = [
         line
         for attack in (None, *protocol.attacks)
@@ -42,8 +51,6 @@ def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
         for batch in finished_batches(store, protocol, arm, attack)
         for line in _batch_lines(store, protocol, batch, (arm.controller.name, arm.schedule.name))
     ]
-    if not lines:
-        raise RunError(f"{store.root}: has no finished trial yet. Run its protocol first.")
     return pa.Table.from_pylist(lines, schema=_schema(protocol))
 
 
@@ -80,6 +87,7 @@ def _batch_lines(
     names = [part.name for part in protocol.program.fallbacks]
     spent = {} if batch.attack == NOMINAL else _spent(store, batch)
     rows = trajectory_rows(parse(store.read(batch.files[1])))
+    refuse_other_trials(batch, [row.trial for row in rows], where=str(trajectories))
     for row, trace in zip(rows, traces(trajectories, steps), strict=True):
         acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
         yield {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from ccfs.certificates.schedule import fraction_upper
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Band", "ProjectedBand"]
+__all__ = ["Band", "ProjectedBand", "covariance_ratio"]
 
 _ORTHONORMAL = 1e-12
 
@@ -101,10 +102,8 @@ class ProjectedBand:
         most outer^2 (Popoviciu); the coordinates are independent, the event factorises, and the rest of the space
         stays Gaussian. Hence the ratio is the largest of 1 and (outer / sigma)^2, rounded up, at every center.
         """
-        scale = Fraction(_checks.positive("sigma", sigma))
-        widest = max(Fraction(band.outer) for band in self.bands)
         return CovarianceProof(
-            covariance_ratio=fraction_upper(max(Fraction(1), (widest / scale) ** 2)),
+            covariance_ratio=covariance_ratio([band.outer for band in self.bands], sigma),
             statement=(
                 "each retained coordinate along the orthonormal directions lies in [-outer, outer] after its offset, "
                 "so its variance is at most outer^2 (Popoviciu); the remaining Gaussian coordinates are independent of "
@@ -120,3 +119,10 @@ class ProjectedBand:
             "bands": [{"offset": band.offset, "inner": band.inner, "outer": band.outer} for band in self.bands],
             "pixel_order": "height, width, channel",
         }
+
+
+def covariance_ratio(outers: Sequence[float], sigma: float) -> float:
+    """Return what `ProjectedBand.proof` proves for bands of these outer limits, rounded up."""
+    scale = Fraction(_checks.positive("sigma", sigma))
+    widest = max(Fraction(outer) for outer in outers)
+    return fraction_upper(max(Fraction(1), (widest / scale) ** 2))

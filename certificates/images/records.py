@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ccfs.certificates.images._torch import extra
+from ccfs.certificates.images.bands import covariance_ratio
 from ccfs.certificates.images.counting import LabelCounts
 from ccfs.certificates.images.filters import CovarianceProof
 
@@ -15,6 +18,7 @@ __all__ = ["CountRow", "CountTable", "RecordError", "RunKey", "read_counts", "wr
 
 _METADATA = b"ccfs.images"
 _FORMAT = 1
+_PROVED = ("none", "projected-band")
 
 
 class RecordError(Exception):
@@ -61,7 +65,30 @@ class RunKey:
             raise RecordError(f"counts have format {found}, this version reads format {_FORMAT}.")
         proof = fields.pop("proof")
         fields["arms"] = tuple(fields["arms"])
-        return cls(proof=None if proof is None else CovarianceProof(**proof), **fields)
+        key = cls(proof=None if proof is None else CovarianceProof(**proof), **fields)
+        _refuse_unproved(key)
+        return key
+
+
+def _refuse_unproved(key: RunKey) -> None:
+    """Refuse a stored premise that our own filters do not prove; of another's filter it is the user's to prove."""
+    if key.proof is None:
+        return
+    try:
+        rule = ast.literal_eval(key.filter)
+        kind, outers = rule["kind"], [float(band["outer"]) for band in rule.get("bands", ())]
+    except (ValueError, SyntaxError, TypeError, KeyError, AttributeError) as error:
+        raise RecordError(f"counts must name their filter, got {key.filter!r}.") from error
+    if kind not in _PROVED and kind not in ("confidence", "callable"):
+        return
+    if kind not in _PROVED:
+        raise RecordError(f"counts of a {kind} filter must carry no covariance proof: none is known.")
+    least = covariance_ratio(outers, key.sigma) if outers else 1.0
+    if not (key.proof.covariance_ratio >= least and key.proof.ball == math.inf):
+        raise RecordError(
+            f"counts of a {kind} filter must carry a covariance ratio of at least {least} at every center, "
+            f"got {key.proof.covariance_ratio} within {key.proof.ball}."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -109,6 +110,10 @@ def test_costs_share_delta_with_the_other_studies_of_the_family(tmp_path):
     assert study.family == 2 * 1 * 3  # five of two claims each: the third study is only half there
     assert any("averages over the cohort" in line for line in in_lines(study, [0.0]))
     assert default_budgets(study) == (0.0, 0.1)
+    span = "until the first goal or within" if made.stop.goal else "total cost within"
+    assert span in next(iter(in_lines(study, [0.0])))
+    flipped = made.model_copy(update={"stop": made.stop.model_copy(update={"goal": not made.stop.goal})})
+    assert span not in next(iter(in_lines(dataclasses.replace(study, protocol=flipped), [0.0])))
 
 
 def test_costs_refuse_unfinished_and_changed_runs(tmp_path):

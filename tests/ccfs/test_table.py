@@ -6,6 +6,7 @@ import dataclasses
 
 import pandas
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from toy_protocol import text
 from typer.testing import CliRunner
@@ -13,9 +14,10 @@ from typer.testing import CliRunner
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli import app
+from ccfs.manifest import write_manifest
 from ccfs.report_numbers import lower_text
 from ccfs.schedules import ProposalSchedule
-from ccfs.store import Store
+from ccfs.store import RunError, Store
 from ccfs.table import table_rows, worst_attack
 from ccfs.trial_lines import trial_lines
 
@@ -136,6 +138,24 @@ def test_table_command_refuses_a_missing_or_changed_trace_in_one_line(run, tmp_p
     assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
     what = "is missing" if content is None else "was changed after it was written"
     assert answer.output == f"{tmp_path / 'run'}: {name}: {what}. Audit this run before reading a table off it.\n"
+
+
+def test_table_command_refuses_a_changed_run(run, tmp_path):
+    """A failed trial's row replaced by a good one's must not become a certified number."""
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run/trajectories/steer/one/nominal/batch-00000.parquet"
+    rows = pa.parquet.read_table(path)
+    pa.parquet.write_table(pa.concat_tables([rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)]), path)
+    assert "was changed after it was written" in call("table", tmp_path / "run").output
+    store = Store(tmp_path / "run")
+    protocol = store.protocol()
+    write_manifest(store, protocol)
+    with pytest.raises(RunError, match="each once and in order"):
+        trial_lines(store, protocol)
+    (tmp_path / "run/manifest.json").unlink()
+    assert call("table", tmp_path / "run").exit_code == 2
 
 
 @pytest.mark.parametrize(("proposals", "safe", "lower", "budget", "shifted"), PAPER)

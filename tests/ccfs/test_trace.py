@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -148,13 +149,28 @@ def test_trial_crashing_controller_is_a_crash_with_the_kind_of_error():
         def center(self, observation):
             raise KeyError("weights")
 
-    _, row = trial(controller=Broken())
+    recorder, row = trial(controller=Broken())
     assert (row.outcome, row.error, row.steps) == ("crashed", "KeyError", 0)
+    # A file in which no trial has a step is read like any other.
+    trace = stored(recorder, row)
+    assert (trace.outcome, trace.cost.shape, trace.source) == (Outcome.CRASHED, (0,), ())
 
 
 def test_trial_broken_shift_rule_is_not_counted_but_raised():
     with pytest.raises(AttackError):
         trial(attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0, 0.0),)), limit=1.0, schedules=FOUR))
+
+
+def test_trial_shift_rule_that_exits_is_not_counted_but_raised():
+    class Exits:
+        def reset(self):
+            pass
+
+        def shift(self, history, rng, *, allowance):
+            sys.exit(0)
+
+    with pytest.raises(AttackError):
+        trial(attack=Attack(rule=Exits(), limit=1.0, schedules=FOUR))
 
 
 def test_tables_size_of_the_papers_study_stays_under_250_megabytes():

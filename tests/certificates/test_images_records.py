@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from fractions import Fraction
 
 import numpy as np
@@ -133,6 +134,30 @@ def test_band_record_keeps_its_proof(tmp_path):
     table = run(tmp_path, rule=rule, indices=[0, 1])
     assert read_counts(tmp_path / "counts.parquet").key.proof == rule.proof(0.3)
     assert table.key.proof.covariance_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"covariance_ratio": 3.99}),
+        (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"ball": 9.0}),
+        (NoFilter(), {"covariance_ratio": 0.999}),
+        (NoFilter(), {"covariance_ratio": float("nan")}),
+        (ConfidenceFilter(0.5), {}),
+    ],
+)
+def test_read_refuses_a_premise_that_the_filter_does_not_prove(tmp_path, rule, change):
+    table = run(tmp_path, rule=rule, indices=[0])
+    assert read_counts(tmp_path / "counts.parquet") == table
+    claimed = dataclasses.replace(rule.proof(0.3) or PROOF, **change)
+    text = dataclasses.replace(table.key, proof=None).text()
+    proof = {key: value for key, value in dataclasses.asdict(claimed).items() if value != np.inf}
+    forged = json.dumps(json.loads(text) | {"proof": proof})
+    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
+    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
+    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    with pytest.raises(RecordError, match="must carry"):
+        read_counts(tmp_path / "forged.parquet")
 
 
 def test_table_refuses_counts_that_do_not_add_up(tmp_path):
