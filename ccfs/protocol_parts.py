@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from ccfs.protocol_seeds import Part
 from ccfs.schedules import ProposalSchedule, Schedules
@@ -30,11 +31,28 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=
 DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
 
+def _refuse_not_finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Refuse NaN and infinity anywhere: JSON has neither, so that a worker would be given null instead."""
+    pending: list[tuple[str, JsonValue]] = list(arguments.items())
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"`{key}` must be finite, got {value}")
+        if isinstance(value, dict):
+            pending.extend((f"{key}.{name}", part) for name, part in value.items())
+        elif isinstance(value, list):
+            pending.extend((f"{key}.{i}", part) for i, part in enumerate(value))
+    return arguments
+
+
+Arguments = Annotated[dict[str, JsonValue], AfterValidator(_refuse_not_finite)]
+
+
 class Reference(Part):
     """Something made by calling `make`, "package.module:callable", with the arguments."""
 
     make: DottedPath
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: Arguments = Field(default_factory=dict)
 
 
 class EnvironmentSpec(Reference):
@@ -116,7 +134,7 @@ class AttackSpec(Part):
 
     name: Name
     rule: str
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: Arguments = Field(default_factory=dict)
     budget: float | None = Field(default=None, ge=0.0)
     energy: float | None = Field(default=None, ge=0.0)
 
@@ -134,7 +152,7 @@ class EventSpec(Part):
 
     name: Name
     event: str
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: Arguments = Field(default_factory=dict)
     events: tuple[EventSpec, ...] = ()
 
     @model_validator(mode="after")

@@ -125,6 +125,10 @@ def refused(folder, message, trials=10, **replaced):
         ("budget = 0.1", "", r"give `budget` or `energy`"),
         ("budget = 0.1", "budget = 0.1\nenergy = 0.1", r"give `budget` or `energy`"),
         ('name = "push"', 'name = "nominal"', r"'nominal' is the arm without shift"),
+        ("gain = 0.2", "gain = nan", r"`controllers\.0\.arguments`: `gain` must be finite, got nan"),
+        ("high = [0.5]", "high = [inf]", r"`program\.verifier\.arguments`: `high\.0` must be finite, got inf"),
+        ("post = 0.6", "post = { at = [-inf] }", r"`environment\.arguments`: `post\.at\.0` must be finite, got -inf"),
+        ("direction = [1.0]", "direction = [nan]", r"`attacks\.0\.arguments`: `direction\.0` must be finite, got nan"),
         ("direction = [1.0]", "direction = [0.0]", r"`attacks\.0\.arguments` were not accepted, got .*`direction`"),
         (
             "corridor:make_steering",
