@@ -137,7 +137,7 @@ def test_table_command_refuses_a_missing_or_changed_trace_in_one_line(run, tmp_p
     answer = call("table", tmp_path / "run")
     assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
     what = "is missing" if content is None else "was changed after it was written"
-    assert answer.output == f"{tmp_path / 'run'}: {name}: {what}. Audit this run before reading a table off it.\n"
+    assert answer.output == f"{tmp_path / 'run'}: {name}: {what}. Audit this run before reading its trials.\n"
 
 
 def test_table_command_refuses_a_changed_run(run, tmp_path):
