@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 import records
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _shared import figures
@@ -22,10 +23,11 @@ from _shared import figures
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol import Arm, Protocol
-from ccfs.report_numbers import lower_text, upper_text
+from ccfs.report_numbers import interval, lower_text, upper_text
 from ccfs.table import HEADS, TableRow
 
 HERE = records.HERE
+PALETTE = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
 LADDER = (0.5, 0.8, 0.9, 0.95, 0.99)
 TITLES = {
     "table": "The table: three PPO-Lagrangian agents, lidar verifier, clipped-center fallback",
@@ -220,25 +222,63 @@ def sections() -> Iterator[str]:
 
 
 def draw_curves(name: str, path: Path) -> None:
-    """Draw the certified probability against the budget for every arm, with the observed rates under attack."""
+    """Draw the certified probability against the budget, arms with equal counts as one, with the observed rates."""
     protocol = records.stored_protocol(name)
     event = protocol.events[0].name
     plt.rcParams.update(figures.STYLE)
     figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
-    palette = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
     rows = claim_rows(name, event)
     budgets = [attack.budget or 0.0 for attack in protocol.attacks]
     reach = 1.25 * max([*budgets, *(row.certificate.budget or 0.0 for row in rows), 0.02])
-    for row, color in zip(rows, palette * 2, strict=False):
-        points = row.certificate.curve(81, reach)
-        axes.plot(*zip(*points, strict=True), color=color, label=f"{row.controller}/{row.schedule}, certified")
-        rates = [(attack.budget or 0.0, row.shifted[attack.name] / row.trials) for attack in protocol.attacks]
-        axes.plot(*zip((0.0, row.safe / row.trials), *rates, strict=True), "o", ms=4, color=color)
+    groups: dict[tuple[int, float], list[TableRow]] = {}
+    for row in rows:
+        groups.setdefault((row.safe, round(row.certificate.charges[0], 6)), []).append(row)
+    lowest = 1.0
+    for i, (group, color) in enumerate(zip(groups.values(), PALETTE * 2, strict=False)):
+        points = group[0].certificate.curve(81, reach)
+        lowest = min(lowest, points[-1][1])
+        names = ", ".join(f"{row.controller}/{row.schedule}" for row in group)
+        axes.plot(*zip(*points, strict=True), color=color, label=names)
+        place = 0.006 * reach * (i - (len(groups) - 1) / 2)
+        add_rate(axes, place, group[0].safe, group[0].trials, color)
+        for row in group:
+            for attack in protocol.attacks:
+                add_rate(axes, (attack.budget or 0.0) + place, row.shifted[attack.name], row.trials, color)
     axes.axhline(protocol.claim.target, ls=":", color=figures.INK, lw=0.8)
-    axes.set(xlabel="shift budget B", ylabel=f"P({event})", xlim=(-0.02 * reach, reach), ylim=(0.0, 1.02))
-    axes.legend(loc="lower left")
-    axes.set_title("lines: certified at least; dots: observed, nominal at 0 and under each attack")
+    low = math.floor(10 * min(lowest, protocol.claim.target)) / 10
+    axes.set(xlabel="shift budget B", ylabel=f"P({event})", xlim=(-0.03 * reach, reach), ylim=(low, 1.01))
+    axes.legend(loc="upper right", title="line: certified at least\ndot: observed, 95% interval", alignment="left")
+    axes.set_title(TITLES[name])
     figures.save(figure, path)
+
+
+def draw_attacks(name: str, path: Path) -> None:
+    """Draw the observed rate without shift and under each attack, over what is certified at its budget."""
+    protocol = records.stored_protocol(name)
+    event = protocol.events[0].name
+    plt.rcParams.update(figures.STYLE)
+    figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    rows = claim_rows(name, event)
+    kinds = [("without shift", 0.0, None), *((spec.name, spec.budget or 0.0, spec.name) for spec in protocol.attacks)]
+    for i, (row, color) in enumerate(zip(rows, PALETTE, strict=False)):
+        for at, (_, budget, attack) in enumerate(kinds):
+            place = at + 0.22 * (i - (len(rows) - 1) / 2)
+            add_rate(axes, place, row.safe if attack is None else row.shifted[attack], row.trials, color)
+            floor = row.certificate.lower_at(budget)
+            axes.plot([place - 0.09, place + 0.09], [floor, floor], color=color, lw=2.5)
+        axes.plot([], [], color=color, label=f"{row.controller}/{row.schedule}")
+    axes.set_xticks(range(len(kinds)), [f"{label}\nB = {budget:g}" for label, budget, _ in kinds])
+    axes.set(ylabel=f"P({event})")
+    axes.legend(loc="best", title="dot: observed, 95% interval\nbar: certified at least", alignment="left")
+    axes.set_title(TITLES[name])
+    figures.save(figure, path)
+
+
+def add_rate(axes: Axes, x: float, hits: int, trials: int, color: str) -> None:
+    """Draw an observed rate with its 95% interval."""
+    low, high = interval(hits, trials, Bound.COHORT, delta=0.05)
+    axes.plot([x, x], [low, high], color=color, lw=0.9, alpha=0.6)
+    axes.plot([x], [hits / trials], "o", ms=4, color=color)
 
 
 def text() -> str:
@@ -251,7 +291,8 @@ def main() -> None:
     (HERE / "RESULTS.md").write_text(text(), encoding="utf-8")
     for name in kept():
         if name not in ("ablation", "costs"):
-            draw_curves(name, HERE / "figures" / f"{name}.png")
+            draw = draw_attacks if name in ("attacks", "navigator") else draw_curves
+            draw(name, HERE / "figures" / f"{name}.png")
 
 
 if __name__ == "__main__":
