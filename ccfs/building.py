@@ -25,6 +25,7 @@ __all__ = [
     "build_controller",
     "build_event",
     "check",
+    "check_horizon",
     "event_references",
     "references",
     "resolve",
@@ -148,7 +149,7 @@ def check(protocol: Protocol, *, where: str) -> dict[str, str]:
         for arm in protocol.arms:
             wrapped, controller = build_arm(protocol, arm, None)
             wrapped.close()
-            _refuse_short_episodes(protocol, wrapped)
+            check_horizon(wrapped.env, protocol.horizon, name="environment")
             digests[arm.controller.name] = controller.digest
             for attack in protocol.attacks:
                 build_attack(protocol, attack, arm)
@@ -157,13 +158,13 @@ def check(protocol: Protocol, *, where: str) -> dict[str, str]:
     return digests
 
 
-def _refuse_short_episodes(protocol: Protocol, wrapped: ProposalWrapper) -> None:
-    """Refuse a horizon that no trajectory could reach: all would count as failures."""
-    limit = time_limit(wrapped.env)
-    if limit is not None and not protocol.horizon <= limit:
-        raise ProtocolError(
-            f"`horizon` must be at most {limit}, the environment's own time limit, got {protocol.horizon}. "
-            "Lower it, or have `environment` made with a longer limit (usually the argument max_episode_steps)."
+def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str) -> None:
+    """Refuse a horizon that no trajectory could reach: all would count as failures. `name` is the environment's."""
+    limit = time_limit(env)
+    if limit is not None and not horizon <= limit:
+        raise ValueError(
+            f"`horizon` must be at most {limit}, the environment's own time limit, got {horizon}. "
+            f"Lower it, or have `{name}` made with a longer limit (usually the argument max_episode_steps)."
         )
 
 

@@ -36,7 +36,9 @@ class BoxVerifier:
             raise ValueError(f"`low` must be at most `high` in every coordinate, got {self.low} and {self.high}.")
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
-        """Return which actions lie in the box."""
+        """Return which actions lie in the box; refuse actions of another dimension instead of repeating the bounds."""
+        if actions.ndim != 2 or actions.shape[1:] != self.low.shape:
+            raise ValueError(f"`actions` must have shape (n, {self.low.size}), as the box has, got {actions.shape}.")
         inside = (actions >= self.low) & (actions <= self.high)
         return np.asarray(inside.all(axis=1))
 

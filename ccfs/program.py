@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from gymnasium.spaces import Box, Space
 
+from ccfs.components import BoxVerifier, FixedFallback
 from ccfs.protocols import Fallback, Vector, Verifier
 
 __all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
@@ -79,6 +80,7 @@ class CausalProgram:
         object.__setattr__(self, "fallbacks", tuple(self.fallbacks))
         if not all(isinstance(entry, FallbackEntry) for entry in self.fallbacks):
             raise TypeError("`fallbacks` must hold FallbackEntry(name=..., fallback=...) values.")
+        self._refuse_other_dimensions()
         names = [entry.name for entry in self.fallbacks]
         if len(set(names)) != len(names):
             raise ValueError(f"`fallbacks` must have different names, got {names}.")
@@ -121,6 +123,22 @@ class CausalProgram:
     def unverified_fallbacks(self) -> tuple[str, ...]:
         """Names of the entries that run without the verifier's consent."""
         return tuple(entry.name for entry in self.fallbacks if entry.unverified)
+
+    def _refuse_other_dimensions(self) -> None:
+        """Refuse shipped components made for actions of another dimension: none of their answers could be used."""
+        box = self.verifier
+        if isinstance(box, BoxVerifier) and box.low.shape != self.low.shape:
+            raise ValueError(
+                f"`verifier` must have the action's dimension, {self.dimension}, got a BoxVerifier of dimension "
+                f"{box.low.size}. Give its `low` and `high` one number for each coordinate."
+            )
+        for entry in self.fallbacks:
+            fixed = entry.fallback
+            if isinstance(fixed, FixedFallback) and len(fixed.values) != self.dimension:
+                raise ValueError(
+                    f"`fallbacks` must have the action's dimension, {self.dimension}, got a FixedFallback "
+                    f"{entry.name!r} of dimension {len(fixed.values)}."
+                )
 
     def to_box(self, values: Vector) -> Vector:
         """Clip a vector or a block of vectors to the action box."""

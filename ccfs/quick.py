@@ -13,15 +13,18 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ccfs.building import check_horizon
 from ccfs.certificates import _checks
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.components import AcceptAll
 from ccfs.events import Event, holds
+from ccfs.possible import shortfall
+from ccfs.preflight import Names, try_step
 from ccfs.program import CausalProgram, FallbackEntry
 from ccfs.protocols import Controller, Vector, Verifier
 from ccfs.report_numbers import exact_text, lower_text
 from ccfs.run_certificate import RunCertificate
-from ccfs.schedules import ProposalSchedule
+from ccfs.schedules import ProposalSchedule, as_schedules
 from ccfs.streams import Streams
 from ccfs.tables import step_table, trajectory_table
 from ccfs.trace import Trace, traces
@@ -84,11 +87,16 @@ def certify_policy(
     """
     count = _checks.count("trials", trials, minimum=1)
     controller, success = _controller(policy), _event(event)
+    _refuse_what_is_no_environment(env)
     program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll(), fallbacks=fallbacks)
     wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=seed, horizon=horizon)
-    # The claim's own numbers are checked before hours of rollouts, and so is the policy by one step of its own.
+    check_horizon(env, horizon, name="env")
+    # The claim's own numbers are checked before hours of rollouts, and so are the parts by one step of their own.
     certify_event(0, count, delta=delta, family=family, target=target, schedule=schedule, bound=Bound.CLOPPER_PEARSON)
-    _try_one_step(wrapped, controller, seed)
+    missing = shortfall(count, delta=delta, family=family, target=target, bound=Bound.CLOPPER_PEARSON)
+    if missing is not None:
+        raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
+    _try_one_step(wrapped, controller, schedule, seed, {_name(event): success})
     hits = sum(holds(success, _trace(wrapped, controller, horizon, seed, trial)) for trial in range(count))
     return certify_event(
         hits,
@@ -122,6 +130,12 @@ def load_certificate(path: str | Path) -> RunCertificate:
     return verify(Path(path), None)
 
 
+def _refuse_what_is_no_environment(env: object) -> None:
+    if not isinstance(env, gymnasium.Env):
+        advice = f" Make it first: gymnasium.make({env!r})." if isinstance(env, str) else ""
+        raise TypeError(f"`env` must be a Gymnasium environment, got {env!r}.{advice}")
+
+
 class _Function:
     """A function as a controller; nothing is hashed, because nothing is stored."""
 
@@ -134,7 +148,13 @@ class _Function:
         """Do nothing: the function has no memory."""
 
     def center(self, observation: Vector) -> Vector:
-        return np.asarray(self._function(observation), dtype=np.float64)
+        answer = self._function(observation)
+        if isinstance(answer, tuple) and len(answer) == 2 and (np.ndim(answer[0]) or answer[1] is None):
+            raise TypeError(
+                "`policy` must return an action, got a pair (action, state), as `predict` returns it. "
+                "Pass the model itself, or return the first of both."
+            )
+        return np.asarray(answer, dtype=np.float64)
 
 
 class _Event:
@@ -146,6 +166,8 @@ class _Event:
 
 
 def _controller(policy: Policy) -> Controller:
+    if isinstance(policy, type):
+        raise TypeError(f"`policy` must be made first, got the class {policy.__name__}.")
     if isinstance(policy, Controller):
         return policy
     if isinstance(policy, Predictor):
@@ -157,6 +179,11 @@ def _controller(policy: Policy) -> Controller:
 
 
 def _event(event: Event | Callable[[Trace], bool]) -> Event:
+    if isinstance(event, type):
+        raise TypeError(
+            f"`event` must be made first, got the class {event.__name__}. "
+            "Call it with its arguments, as in GoalBeforeCost(horizon=200)."
+        )
     if isinstance(event, Event):
         return event
     if not callable(event):
@@ -169,12 +196,28 @@ def _name(event: Event | Callable[[Trace], bool]) -> str:
     return name if name.isidentifier() else "event"
 
 
-def _try_one_step(wrapped: ProposalWrapper, controller: Controller, seed: int) -> None:
-    """Let a mistake in the policy show itself: in a trial it would only count as a failure."""
-    wrapped.use_streams(Streams(root=seed, arm="try", trial=0))
-    observation, _ = wrapped.reset(seed=0)
-    controller.reset()
-    wrapped.step(controller.center(observation))
+def _try_one_step(
+    wrapped: ProposalWrapper,
+    controller: Controller,
+    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    seed: int,
+    events: dict[str, Event],
+) -> None:
+    """Let a mistake in a part show itself: in a trial it would only count as a failure."""
+    verifier = type(wrapped.program.verifier).__name__
+    names = Names(
+        environment="`env`",
+        controller="`policy`",
+        verifier=f"`verifier` {verifier}",
+        cost="cost",
+        advice="Have it reported there, or choose an event that needs none.",
+    )
+
+    def ask(observation: Vector) -> Vector:
+        controller.reset()
+        return controller.center(observation)
+
+    try_step(wrapped, ask, schedules=[as_schedules(schedule)], root=seed, taken=(), events=events, names=names)
 
 
 def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:

@@ -62,12 +62,15 @@ class RunCertificate(_Part):
         head = f"{look}{self.arm}: P({self.event} within {steps} steps)"
         if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
             head += ", on average over the cohort's fixed reset seeds,"
+        claims = f"{proof.family} claim" if proof.family == 1 else f"{proof.family} claims"
+        risk = f"failure probability {exact_text(proof.delta)} over {claims}"
+        counted = f"{proof.successes} of {proof.trials}"
         if proof.budget is None:
-            return f"{head} is not certified to be at least {target} (lower bound {lower})."
+            seen = f"lower bound {lower} from {counted} nominal trials; {risk}"
+            return f"{head} is not certified to be at least {target} ({seen})."
         return (
             f"{head} stays at least {target} under every causal shift of the proposal centers with total Euclidean "
-            f"budget {round_down(proof.budget)} (nominal lower bound {lower} from {proof.successes} of "
-            f"{proof.trials}; failure probability {exact_text(proof.delta)} over {proof.family} claims)."
+            f"budget {round_down(proof.budget)} (nominal lower bound {lower} from {counted}; {risk})."
         )
 
     def to_bytes(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,9 @@ def run(
             made = made.first(seeds)
         if cluster is not None and workers is not None:
             raise ValueError("`--workers` and `--cluster` must not be given together.")
-        _, is_certified = _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+        store, is_certified = _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+    place = shlex.quote(str(store.root))
+    typer.echo(f"Next: ccfs report {place}, ccfs audit {place}")
     if not is_certified:
         raise typer.Exit(1)
 
@@ -77,8 +80,9 @@ def certify(run: RunArgument) -> None:
     from ccfs.store import Store
 
     with _one_line_errors():
-        documents = certify_store(Store(run))
-    _print_certificates(documents)
+        store = Store(run)
+        documents = certify_store(store)
+        _print_certificates(store, documents)
     if not all(document.trajectory.is_certified for document in documents):
         raise typer.Exit(1)
 
@@ -141,10 +145,13 @@ def audit(
 def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> tuple[Store, bool]:
     """Run, certify and print; return the run and whether every claim is certified."""
     from ccfs.certify import certify as certify_store
+    from ccfs.preflight import preflight
     from ccfs.rollouts import run as run_protocol
 
     root = output or Path("runs") / f"{protocol.name}-{protocol.hash[:8]}"
     try:
+        _refuse_impossible(protocol, where)
+        preflight(protocol, where=where)
         with _progress(protocol, engine) as advance:
             store: Store = run_protocol(protocol, root, engine, where=where, advance=advance)
         documents = certify_store(store)
@@ -152,9 +159,22 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
         _fail(f"Interrupted. Finished batches are kept in {root}; the same command resumes.", 130)
     finally:
         engine.close()
-    _print_certificates(documents)
+    _print_certificates(store, documents)
     typer.echo(f"Results: {root}")
     return store, all(document.trajectory.is_certified for document in documents)
+
+
+def _refuse_impossible(protocol: Protocol, where: str) -> None:
+    """Refuse a claim that no outcome of the trials could certify; of a quick look only say it, on stderr."""
+    from ccfs.possible import shortfall
+
+    claim, trials = protocol.claim, protocol.trials.count
+    missing = shortfall(trials, delta=claim.delta, family=protocol.family, target=claim.target, bound=protocol.bound)
+    if missing is None:
+        return
+    if protocol.quick_look_of is None:
+        raise ValueError(f"{where}: `claim` must be one that its trials can certify, but {missing}.")
+    typer.echo(f"note: this quick look cannot certify its claim: {missing}.", err=True)
 
 
 @contextmanager
@@ -191,7 +211,8 @@ def _engine(workers: int | None, cluster: str | None) -> Engine:
     return serial_engine() if count == 1 else process_engine(count)
 
 
-def _print_certificates(documents: list[RunCertificate]) -> None:
+def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
+    from ccfs.endings import endings
     from ccfs.run_certificate import round_down
 
     for document in documents:
@@ -204,6 +225,8 @@ def _print_certificates(documents: list[RunCertificate]) -> None:
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
             typer.echo(f"  under {attacked.attack}: {seen} observed, {at}")
+    for line in endings(store, store.protocol(), documents):
+        typer.echo(line)
     typer.echo(f"Protocol: {documents[0].protocol}")
 
 

@@ -90,6 +90,11 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         self._last: PublicStep | None = None
 
     @property
+    def program(self) -> CausalProgram:
+        """The causal program that this wrapper runs."""
+        return self._program
+
+    @property
     def last_step(self) -> PublicStep:
         """The last finished step, as everybody may see it."""
         if self._last is None:

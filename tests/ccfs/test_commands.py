@@ -37,6 +37,7 @@ def test_run_command_prints_the_claim_and_where_results_are(done):
     assert f"{claim} under every causal shift" in result.output
     assert "under push: " in result.output
     assert f"Results: {folder / 'run'}" in result.output
+    assert result.output.splitlines()[-1] == f"Next: ccfs report {folder / 'run'}, ccfs audit {folder / 'run'}"
     assert (folder / "run" / ARM).is_file()
 
 
@@ -98,11 +99,11 @@ def test_cluster_that_is_not_there_is_one_clear_error(tmp_path, monkeypatch):
 
 
 def test_certify_command_exits_1_when_nothing_is_certified(tmp_path):
-    (tmp_path / "p.toml").write_text(text(trials=4, x=("target = 0.5", "target = 0.99")))
+    (tmp_path / "p.toml").write_text(text(trials=6, x=("post = 0.6", "post = -9.0")))  # the cart always hits it
     result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1)
     assert result.exit_code == 1
     assert f"Results: {tmp_path / 'run'}" in result.output
-    assert "is not certified to be at least 0.99" in result.output
+    assert "is not certified to be at least 0.5 (lower bound 0.0000 from 0 of 6 nominal trials" in result.output
     assert call("certify", tmp_path / "run").exit_code == 1
 
 

@@ -42,7 +42,7 @@ class Ending(gymnasium.Env):
 
 
 def successes(env, event):
-    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.1, "seed": 0}
+    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.2, "seed": 0}
     return certify_policy(env, lambda observation: [0.0], event=event, **settings).successes
 
 
@@ -95,7 +95,7 @@ def test_policy_that_writes_into_its_observation_does_not_steer_the_environment(
         observation -= 6.0
         return [0.0]
 
-    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.1, "seed": 0}
+    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.2, "seed": 0}
     event = NoCostUntilGoal(horizon=5)
     assert certify_policy(OwnBuffer(), normalising, event=event, **settings).successes == 0
 
@@ -173,7 +173,7 @@ def test_controller_that_exits_is_a_crashed_trial():
             raise SystemExit(0)
         return [0.0]
 
-    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.1, "seed": 0}
+    settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.2, "seed": 0}
     found = certify_policy(Ending(observation=np.zeros(1)), leave, event=NoAbstention(horizon=5), **settings)
     assert found.successes == 0
 

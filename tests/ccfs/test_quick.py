@@ -8,7 +8,7 @@ import pytest
 
 import ccfs
 from ccfs.certificates.binomial import clopper_pearson_lower
-from ccfs.envs.corridor import make, make_steering, nominal_probability
+from ccfs.envs.corridor import Corridor, make, make_steering, nominal_probability
 
 SCHEDULE = ccfs.ProposalSchedule(count=1, sigma=0.2)
 CLAIM = {"schedule": SCHEDULE, "horizon": 5, "target": 0.5, "delta": 0.01, "seed": 3}
@@ -24,6 +24,13 @@ class Model:
     def predict(self, observation, *, deterministic):
         assert deterministic
         return np.array(steer(observation), dtype=np.float32), None
+
+
+class Nones:
+    """A verifier that forgot its answer."""
+
+    def accepts(self, observation, actions):
+        return None
 
 
 def passes(trace):
@@ -55,14 +62,14 @@ def test_certify_policy_draws_fresh_starts_and_noise():
         return True
 
     env = gymnasium.make("Pendulum-v1")
-    ccfs.certify_policy(env, lambda o: [o[2] / 8.0], event=record, trials=6, **{**CLAIM, "horizon": 2})
-    assert len({center for center, _ in seen}) == 6
-    assert len({a - c for a, c in seen}) == 6
+    ccfs.certify_policy(env, lambda o: [o[2] / 8.0], event=record, trials=7, **{**CLAIM, "horizon": 2})
+    assert len({center for center, _ in seen}) == 7
+    assert len({a - c for a, c in seen}) == 7
 
 
 def test_certify_policy_counts_abstention_as_it_is_seen():
     never = ccfs.BoxVerifier(low=[5.0], high=[6.0])
-    made = ccfs.certify_policy(make(horizon=5), steer, event=ccfs.NoAbstention(horizon=5), trials=5, verifier=never, **CLAIM)  # fmt: skip  # noqa: E501
+    made = ccfs.certify_policy(make(horizon=5), steer, event=ccfs.NoAbstention(horizon=5), trials=7, verifier=never, **CLAIM)  # fmt: skip  # noqa: E501
     assert (made.successes, made.mu) == (0, None)
     assert ccfs.in_words(made).startswith("Not certified: the probability is at least 0.0000, below 0.5")
 
@@ -73,17 +80,34 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
         ({"trials": 0}, ValueError, "`trials`"),
         ({"delta": float("nan")}, ValueError, "`delta`"),
         ({"target": 1.0}, ValueError, "`target`"),
+        ({"trials": 6}, ValueError, "even 6 of 6 would certify only 0.4641, below the target 0.5; at least 7 trials"),
+        ({"family": 2}, ValueError, "`trials` must be enough to certify `target`, but even 7 of 7"),
+        ({"env": "Pendulum-v1"}, TypeError, r"`env` must be .*, got 'Pendulum-v1'. Make it first: gymnasium.make"),
+        ({"env": Corridor}, TypeError, "`env` must be a Gymnasium environment"),
+        ({"env": gymnasium.make("Pendulum-v1"), "horizon": 201}, ValueError, "`horizon` must be at most 200, .* `env`"),
         ({"policy": 3}, TypeError, "`policy`"),
+        ({"policy": Model}, TypeError, "`policy` must be made first, got the class Model"),
+        ({"policy": lambda o: Model().predict(o, deterministic=True)}, TypeError, r"got a pair \(action, state\)"),
+        ({"policy": lambda o: (np.array([0.1]), np.zeros(3))}, TypeError, r"got a pair \(action, state\)"),
+        ({"policy": lambda o: [np.nan]}, ValueError, "`center` must be finite"),
         ({"event": 3}, TypeError, "`event`"),
+        ({"event": ccfs.GoalBeforeCost}, TypeError, "`event` must be made first, got the class GoalBeforeCost"),
+        ({"verifier": Nones()}, TypeError, r"`verifier` Nones must return a NumPy array .*, got None"),
+        ({"verifier": ccfs.BoxVerifier(low=[0, 0], high=[1, 1])}, ValueError, "`verifier` must have .* dimension, 1,"),
+        (
+            {"env": gymnasium.make("Pendulum-v1"), "event": ccfs.GoalBeforeCost(horizon=5)},
+            ValueError,
+            "`env` must report a cost at every step, because the event 'GoalBeforeCost' needs it",
+        ),
         ({"policy": lambda o: [1.0, 2.0]}, ValueError, "`center`"),
         ({"policy": lambda o: 1 / 0}, ZeroDivisionError, "division"),
         ({"event": lambda trace: None}, TypeError, "`holds`"),
     ],
 )
 def test_certify_policy_refuses_before_counting(changed, error, words):
-    arguments = {"policy": steer, "event": passes, "trials": 3, **CLAIM, **changed}
+    arguments = {"env": make(horizon=5), "policy": steer, "event": passes, "trials": 7, **CLAIM, **changed}
     with pytest.raises(error, match=words):
-        ccfs.certify_policy(make(horizon=5), **arguments)
+        ccfs.certify_policy(**arguments)
 
 
 def test_in_words_rounds_down():

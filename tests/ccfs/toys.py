@@ -111,10 +111,10 @@ class Priced(gymnasium.Env):
 
 
 class Slow(Priced):
-    """Takes half a minute for a step of a reset seed from 104 on, while TOY_SLOW is set."""
+    """Takes half a minute for a step of a trial with a reset seed from 104 on, while TOY_SLOW is set."""
 
     def reset(self, *, seed=None, options=None):
-        self.is_slow = bool(os.environ.get("TOY_SLOW")) and seed >= 104
+        self.is_slow = bool(os.environ.get("TOY_SLOW")) and 104 <= seed < 2**31
         return super().reset(seed=seed, options=options)
 
     def step(self, action):

@@ -1,0 +1,118 @@
+"""Components with the mistakes of a new user, for protocols that must be refused or explained."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import numpy as np
+from toys import Line, Push
+
+
+class Raising:
+    def accepts(self, observation, actions):
+        raise ValueError("boom\nand more")
+
+
+class Exiting:
+    def accepts(self, observation, actions):
+        raise SystemExit(3)
+
+
+class Answering:
+    """Answers the same whatever is asked; a number stands for itself, a text for a NumPy expression's kind."""
+
+    def __init__(self, answer=None, kind=None):
+        self.answer = {
+            "float": np.ones(2),
+            "square": np.ones((2, 2), dtype=bool),
+            "one": np.ones(1, dtype=bool),
+            "scalar": np.bool_(True),
+            "list": [True, True],
+        }.get(kind, answer)
+
+    def accepts(self, observation, actions):
+        return self.answer
+
+
+class Forgetful:
+    """A verifier whose memory raises."""
+
+    def reset(self):
+        pass
+
+    def observe(self, observation):
+        raise KeyError("no such sensor")
+
+    def accepts(self, observation, actions):
+        return np.ones(len(actions), dtype=bool)
+
+
+class Once(Forgetful):
+    """A verifier that must be told each observation once, and accepts nothing else."""
+
+    def __init__(self):
+        self.told = 0
+
+    def reset(self):
+        self.told = 0
+
+    def observe(self, observation):
+        self.told += 1
+
+    def accepts(self, observation, actions):
+        assert self.told == 1
+        return np.ones(len(actions), dtype=bool)
+
+
+class Center(Push):
+    """A controller that answers what it is told to."""
+
+    def __init__(self, center=None, breaks=False):
+        self._center, self._breaks = center, breaks
+
+    def center(self, observation):
+        if self._breaks:
+            raise RuntimeError("no weights")
+        return self._center
+
+
+class Quiet(Line):
+    """Reports no cost."""
+
+    def step(self, action):
+        *first, info = super().step(action)
+        return *first, {"risk": info["cost"]}
+
+
+class Seeded(Line):
+    """Remembers its reset seeds, and refuses those that it is told to."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self, *, refused=(), above=None, nan=False):
+        super().__init__(dimension=2)
+        self.refused, self.above, self.nan = refused, above, nan
+
+    def reset(self, *, seed=None, options=None):
+        self.seen.append(seed)
+        assert seed not in self.refused, "starting cost"
+        assert self.above is None or not seed > self.above, "too great"
+        observation, info = super().reset(seed=seed, options=options)
+        return observation * (np.nan if self.nan else 1.0), info
+
+
+class Global(Line):
+    """Draws from the generators that everybody shares, as no environment should."""
+
+    def step(self, action):
+        self.x += 0.1 * random.random() + 0.1 * np.random.rand()  # noqa: NPY002
+        return super().step(action)
+
+
+def narrow(block):
+    return block[:, :1]
+
+
+def make_narrow():
+    return narrow
