@@ -14,6 +14,7 @@ from ccfs.events import BUILT_IN, AllOf, Event
 from ccfs.ledger import energy_limit
 from ccfs.program import CandidateMap, CausalProgram, FallbackEntry
 from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol, Reference
+from ccfs.protocol_advice import advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol_errors import ProtocolError
 from ccfs.protocols import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.schedules import ProposalSchedule
@@ -197,7 +198,8 @@ def resolve(key: str, path: str) -> Callable[..., object]:
         for part in name.split("."):
             target = getattr(target, part)
     except (Exception, SystemExit) as error:
-        raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {error}.") from error
+        text = f"{error}.{advice_on_import(path, error)}"
+        raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {text}") from error
     if not callable(target):
         raise ProtocolError(f"`{key}.make` must name a callable, got {path!r}, a {type(target).__name__}.")
     return target
@@ -208,7 +210,8 @@ def _make(key: str, reference: Reference, kind: object) -> object:
     made = _call(key, resolve(key, reference.make), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
-        raise ProtocolError(f"`{key}.make` must give a {expected.__name__}, got {made!r} from {reference.make!r}.")
+        name, advice = expected.__name__, advice_on_kind(expected.__name__, made)
+        raise ProtocolError(f"`{key}.make` must give a {name}, got {made!r} from {reference.make!r}.{advice}")
     return made
 
 
@@ -219,6 +222,8 @@ def _call(key: str, function: Callable[..., Made], arguments: dict[str, object])
         raise
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {error}"
+        advice = advice_on_arguments(function, arguments)
+        text = f"{text.rstrip('.')}.{advice}" if advice else text
         raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
 
 

@@ -3,9 +3,12 @@ from __future__ import annotations
 import importlib
 
 import pytest
+from toy_protocol import protocol
 
+from ccfs.building import check
 from ccfs.controllers import from_sb3
 from ccfs.protocol_advice import advice_on_arguments, advice_on_import, advice_on_kind
+from ccfs.protocol_errors import ProtocolError
 
 
 def error_of(module):
@@ -62,3 +65,20 @@ def test_advice_on_arguments_tells_a_function_from_its_factory(asked):
     function = {"trace": lambda trace: True, "observation": lambda observation: observation}[asked]
     assert advice_on_arguments(function, {}).endswith(f"not a function of the {asked}.")
     assert advice_on_arguments(function, {asked: 1}) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("ccfs.envs.corridor:make_steering", "no_such_module:make", "`controllers.0.make` must name something"),
+        ("ccfs.envs.corridor:make_steering", "no_such_module:make", " Put the folder of 'no_such_module' on"),
+        ("arguments = { gain = 0.2 }", "arguments = { gian = 0.2 }", " It takes: gain=0.2."),
+        ("ccfs.components:CenterFallback", "ccfs.components:AcceptAll", " It must have `action(observation, center)`."),
+        ('event = "no_cost_until_goal"', 'event = "ccfs.events:holds"', "not a function of the trace."),
+    ],
+)
+def test_protocol_error_ends_with_the_advice(tmp_path, old, new, words):
+    made = protocol(tmp_path, x=(old, new))
+    with pytest.raises(ProtocolError) as caught:
+        check(made, where="p.toml")
+    assert words in str(caught.value)
