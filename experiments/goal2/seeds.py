@@ -14,6 +14,14 @@ from ccfs.controllers import zoo
 from ccfs.protocol import load_protocol
 
 HERE = Path(__file__).resolve().parent
+EARLIER = {
+    "table": range(1_000_000, 1_000_256),
+    "guarded": range(1_200_000, 1_200_256),
+    "costs": range(1_400_000, 1_400_256),
+    "attacks": range(1_500_000, 1_500_128),
+    "ablation": range(1_600_000, 1_600_064),
+}
+"""Cohorts on which the agents were certified when they had two million training steps; kept in the history."""
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 """Reset seeds of every tuning, piloting and test run of this study."""
 
@@ -26,6 +34,7 @@ def spans() -> dict[str, range]:
         if seeds is None or tuple(seeds) != tuple(range(seeds[0], seeds[0] + len(seeds))):
             raise SystemExit(f"{path.name}: must have a cohort of consecutive reset seeds.")
         found[f"cohort of {path.name}"] = range(seeds[0], seeds[-1] + 1)
+    found |= {f"earlier cohort of {name}": span for name, span in EARLIER.items()}
     for name in zoo.names():
         first, last = zoo.load(name).card.training_reset_seeds
         found[f"training of {name}"] = range(first, last + 1)
