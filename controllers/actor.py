@@ -12,11 +12,11 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ccfs.controllers._answers import GRID, on_grid, single_precision
+
 __all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor"]
 
 FORMAT: Final = "ccfs.numpy-actor/1"
-GRID: Final = 2.0**-22
-"""Centers are multiples of this: matrix libraries differ in the last bits, a certificate's replay must not."""
 
 ACTIVATIONS: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
     "identity": lambda x: x,
@@ -125,11 +125,7 @@ class NumpyActor:
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
         """Return the mean action for one observation, float64 of shape (action_size,)."""
-        x = np.asarray(observation, dtype=np.float32)
-        if x.shape != (self.observation_size,):
-            raise ValueError(f"`observation` must have shape ({self.observation_size},), got {x.shape}.")
-        if not bool(np.isfinite(x).all()):
-            raise ValueError("`observation` must be finite in single precision, got a NaN or an infinity.")
+        x = single_precision(observation, self.observation_size)
         if self.normalizer is not None:
             x = self.normalizer(x)
         hidden = x.astype(np.float64)
@@ -137,7 +133,7 @@ class NumpyActor:
         for i, (weight, bias) in enumerate(self._layers):
             hidden = weight @ hidden + bias
             hidden = (ACTIVATIONS[self.output_activation] if i == last else activate)(hidden)
-        return np.asarray(np.rint(hidden / GRID) * GRID, dtype=np.float64)
+        return on_grid("actor", hidden)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the actor as an .npz file of plain arrays, atomically."""

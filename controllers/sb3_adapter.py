@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.controllers._layers import TORCH_ACTIVATIONS, Arrays, linear_layers
+from ccfs.controllers._layers import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["from_sb3", "normalizer_from_sb3"]
 
+_SPACES = ("observation_space", "action_space")
 _ON_POLICY = "stable_baselines3.common.policies"
 _SQUASHED = {"stable_baselines3.sac.policies", "stable_baselines3.td3.policies"}
 _DEFAULT_ACTIVATION = {_ON_POLICY: "Tanh", **dict.fromkeys(_SQUASHED, "ReLU")}
@@ -62,6 +63,9 @@ def from_sb3(
     if isinstance(path_or_model, (str, os.PathLike)):
         policy = _from_file(Path(path_or_model))
     else:
+        if not (hasattr(path_or_model, "policy") and hasattr(path_or_model, "get_vec_normalize_env")):
+            got = type(path_or_model).__name__
+            raise TypeError(f"`path_or_model` must be a .zip of `model.save`, or a model of SB3, got {got}.")
         policy = _from_model(path_or_model)
         around = path_or_model.get_vec_normalize_env()
         if normalizer is None and around is not None and around.norm_obs:
@@ -112,7 +116,9 @@ def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:
 
 def _joined(state: Mapping[str, object], hidden: str, last: str) -> tuple[Arrays, Arrays]:
     """Return the layers under `hidden` (perhaps none) followed by the layer `last`."""
-    final = {f"0.{kind}": state[f"{last}.{kind}"] for kind in ("weight", "bias")}
+    final = {
+        f"0.{name.removeprefix(f'{last}.')}": value for name, value in state.items() if name.startswith(f"{last}.")
+    }
     weights, biases = linear_layers(final, "")
     if any(name.startswith(hidden) for name in state):
         below_weights, below_biases = linear_layers(state, hidden)
@@ -121,24 +127,25 @@ def _joined(state: Mapping[str, object], hidden: str, last: str) -> tuple[Arrays
 
 
 def _from_file(path: Path) -> _Policy:
-    import torch
-
     written, weights = _members(path)
     data = json.loads(written)
-    state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
-    module = str(data["policy_class"].get("__module__"))
-    settings = data["policy_kwargs"]
+    state = read_tensors(io.BytesIO(weights), "policy.pth")
+    parts = {name: _dictionary(data, name) for name in ("policy_class", "policy_kwargs", *_SPACES)}
+    for name in _SPACES:
+        if not {"_shape", "low", "high"} <= parts[name].keys():
+            raise TypeError(f"`{name}` must be a box, got {parts[name].get(':type:', 'something else')}.")
+    settings = parts["policy_kwargs"]
     unknown = settings.keys() - _HARMLESS
     if unknown:
         raise ValueError(f"`policy_kwargs` must not change the network, got {sorted(unknown)}. Use `from_torch`.")
-    written = settings.get("activation_fn", _DEFAULT_ACTIVATION.get(module, "unknown"))
-    action_space = data["action_space"]
+    module = str(parts["policy_class"].get("__module__"))
+    activation = settings.get("activation_fn", _DEFAULT_ACTIVATION.get(module, "unknown"))
     return _Policy(
         module=module,
-        activation=str(written).removesuffix("'>").rsplit(".", 1)[-1],
-        observation_shape=tuple(int(size) for size in _numbers(data["observation_space"]["_shape"])),
-        low=_uniform(action_space["low"]),
-        high=_uniform(action_space["high"]),
+        activation=str(activation).removesuffix("'>").rsplit(".", 1)[-1],
+        observation_shape=tuple(int(size) for size in _numbers(parts["observation_space"]["_shape"])),
+        low=_uniform(parts["action_space"]["low"]),
+        high=_uniform(parts["action_space"]["high"]),
         has_state_dependent_noise=bool(data.get("use_sde", False)),
         state=state,
     )
@@ -156,6 +163,13 @@ def _members(path: Path) -> tuple[bytes, bytes]:
         raise ValueError(
             f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}: {error}."
         ) from error
+
+
+def _dictionary(data: object, name: str) -> Mapping[str, object]:
+    found = data.get(name) if isinstance(data, dict) else None
+    if not isinstance(found, dict):
+        raise ValueError(f"`data` must describe the model as SB3's `model.save` does, got no `{name}`.")
+    return found
 
 
 def _from_model(model: BaseAlgorithm) -> _Policy:

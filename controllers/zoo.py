@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,37 @@ Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 class ZooError(ValueError):
     """A zoo entry that does not match its own card, or is not one."""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_count, value)) and value[0] <= value[1]
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+def _is_sha256(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+_LISTS = ("training_reset_seeds", "versions")
+_KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
+    **dict.fromkeys(("name", "algorithm", "environment", "command"), (_is_text, "a string")),
+    **dict.fromkeys(("seed", "steps"), (_is_count, "a whole number, at least 0")),
+    **dict.fromkeys(("config", "curve"), (lambda value: isinstance(value, Mapping), "a dictionary")),
+    "training_reset_seeds": (_is_range, "a first and a last seed"),
+    "versions": (_is_texts, "a list of strings"),
+    **dict.fromkeys(("actor_sha256", "digest"), (_is_sha256, "64 hexadecimal digits")),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +83,12 @@ class Card:
     actor_sha256: str
     digest: str
 
+    def __post_init__(self) -> None:
+        for name, (is_one, meaning) in _KINDS.items():
+            value = getattr(self, name)
+            if not is_one(value):
+                raise ZooError(f"`{name}` of a card must be {meaning}, got {value!r}.")
+
     def as_json(self) -> str:
         """Return the card as it stands in `card.json`."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -59,14 +96,17 @@ class Card:
     @classmethod
     def from_json(cls, text: str) -> Card:
         """Inverse of `as_json`; another format or other keys are refused."""
-        values = json.loads(text)
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ZooError(f"A card must be JSON, got {error}.") from error
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ZooError(f"A card must have format {FORMAT!r}.")
         expected = {field.name for field in fields(cls)}
         if values.keys() != expected:
             raise ZooError(f"A card must have the keys {sorted(expected)}, got {sorted(values)}.")
-        low, high = values["training_reset_seeds"]
-        return cls(**{**values, "training_reset_seeds": (low, high), "versions": tuple(values["versions"])})
+        lists = {name: tuple(values[name]) for name in _LISTS if isinstance(values[name], list)}
+        return cls(**{**values, **lists})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import Env
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 from ccfs.controllers import (
     Controller,
@@ -122,8 +122,9 @@ def test_from_sb3_executes_nothing_of_the_file(sb3, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "trap.zip", "w") as archive:
         for name, content in (parts | {"policy.pth": pickle.dumps(Trap(), protocol=2)}).items():
             archive.writestr(name, content)
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(pickle.UnpicklingError, match=r"policy\.pth must hold tensors") as refused:
         from_sb3(tmp_path / "trap.zip")
+    assert_no_bad_advice(refused.value)
     assert not (tmp_path / "sprung").exists()
     pickle.loads(pickle.dumps(Trap(), protocol=2))
     assert (tmp_path / "sprung").exists(), "the trap itself must work, or this test shows nothing"
@@ -142,6 +143,50 @@ def test_from_sb3_refuses_a_file_that_is_no_model(tmp_path: Path) -> None:
         archive.writestr("data", "{}")
     with pytest.raises(ValueError, match=expected + r"other\.zip': .*policy\.pth"):
         from_sb3(tmp_path / "other.zip")
+
+
+def assert_no_bad_advice(error: BaseException) -> None:
+    assert "weights_only" not in str(error)
+    assert error.__suppress_context__
+    assert error.__cause__ is None
+
+
+def test_from_sb3_refuses_other_action_spaces_and_other_things(sb3, tmp_path: Path) -> None:
+    class Choosing(Still):
+        def __init__(self) -> None:
+            self.action_space = Discrete(2)
+
+    for model in (sb3.PPO("MlpPolicy", Choosing()), sb3.DQN("MlpPolicy", Choosing(), buffer_size=10)):
+        model.save(tmp_path / "model.zip")
+        for source in (model, tmp_path / "model.zip"):
+            with pytest.raises(TypeError, match=r"`action_space` must be a box, got .*Discrete"):
+                from_sb3(source)
+    with pytest.raises(TypeError, match=r"`path_or_model` must be .*got int"):
+        from_sb3(3)
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        weights = archive.read("policy.pth")
+    for data in ("{}", "[]"):
+        with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+            archive.writestr("data", data)
+            archive.writestr("policy.pth", weights)
+        with pytest.raises(ValueError, match="`data` must describe the model"):
+            from_sb3(tmp_path / "other.zip")
+
+
+def test_from_sb3_refuses_a_policy_without_its_layers(sb3, tmp_path: Path) -> None:
+    import torch
+
+    model = sb3.PPO("MlpPolicy", Still())
+    model.save(tmp_path / "model.zip")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        data = archive.read("data")
+    for state in ({}, {"action_net.weight": torch.zeros(2, 6)}, {"action_net.other.name": torch.zeros(2)}):
+        torch.save(state, tmp_path / "policy.pth")
+        with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+            archive.writestr("data", data)
+            archive.write(tmp_path / "policy.pth", "policy.pth")
+        with pytest.raises(ValueError, match="must be linear with bias"):
+            from_sb3(tmp_path / "other.zip")
 
 
 def test_from_sb3_refuses_what_it_cannot_rebuild(sb3, tmp_path: Path) -> None:
@@ -228,6 +273,49 @@ def test_from_omnisafe_refuses(omnisafe_run: Path, tmp_path: Path) -> None:
         from_omnisafe(omnisafe_run, 77)
 
 
+def test_from_omnisafe_refuses_files_of_others(tmp_path: Path) -> None:
+    import torch
+
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    good = {
+        "model_cfgs": {"actor_type": "gaussian_learning", "actor": {"activation": "tanh"}},
+        "algo_cfgs": {"obs_normalize": True},
+    }
+    file = tmp_path / "torch_save" / "epoch-1.pt"
+    file.parent.mkdir()
+    torch.save({"pi": {}, "obs_normalizer": {}}, file)
+    for config, message in (
+        ("no json", "must be the JSON that OmniSafe writes"),
+        ("{}", "one without 'model_cfgs.actor_type'"),
+        ("[]", "one without 'model_cfgs.actor_type'"),
+        (json.dumps(good | {"algo_cfgs": 3}), "one without 'algo_cfgs.obs_normalize'"),
+        (json.dumps(good), "must be linear with bias"),
+    ):
+        (tmp_path / "config.json").write_text(config)
+        with pytest.raises(ValueError, match=message):
+            from_omnisafe(tmp_path, 1)
+    layers = {"mean.0.weight": torch.zeros(2, 3), "mean.0.bias": torch.zeros(2)}
+    for saved, message in (
+        ([1], "must hold a dictionary of tensors, got list"),
+        ({"obs_normalizer": {}}, "must hold the dictionary 'pi'"),
+        ({"pi": [], "obs_normalizer": {}}, "must hold the dictionary 'pi'"),
+        ({"pi": {"net.weight": 1, "mean.x": 2}, "obs_normalizer": {}}, "must be linear with bias"),
+        ({"pi": layers, "obs_normalizer": {"_mean": torch.zeros(3)}}, r"one without \['_clip', '_std'\]"),
+    ):
+        torch.save(saved, file)
+        with pytest.raises(ValueError, match=message):
+            from_omnisafe(tmp_path, 1)
+    for write in (lambda: torch.save({"pi": Trap()}, file), lambda: file.write_bytes(pickle.dumps({"pi": Trap()}))):
+        write()
+        with pytest.raises(pickle.UnpicklingError, match=r"epoch-1\.pt must hold tensors") as refused:
+            from_omnisafe(tmp_path, 1)
+        assert_no_bad_advice(refused.value)
+    assert not (tmp_path / "sprung").exists()
+
+
 def test_from_torch_turns_an_mlp_into_numpy() -> None:
     import torch
     from torch import nn
@@ -284,7 +372,7 @@ def test_from_torch_refuses() -> None:
 
     with pytest.raises(TypeError, match="`module` must be a torch"):
         from_torch(lambda x: x)
-    with pytest.raises(ValueError, match="`observation` must be a finite vector"):
+    with pytest.raises(ValueError, match="`observation` must be finite"):
         from_torch(nn.Sequential(nn.Linear(6, 2), nn.ELU())).center([np.nan] * 6)
 
 
@@ -323,7 +411,7 @@ def test_from_callable_refuses() -> None:
         from_callable(lambda o: o, "")
     with pytest.raises(ValueError, match="`content` must be given for a ufunc"):
         from_callable(np.tanh, "tanh")
-    with pytest.raises(ValueError, match="closes over 'helper' of type object"):
+    with pytest.raises(ValueError, match="`content` must be given: 'helper' is of type object"):
         from_callable(lambda o: (helper, o)[1], "closed")
     with pytest.raises(ValueError, match="must return finite numbers"):
         from_callable(lambda o: o * np.nan, "nan").center([1.0])

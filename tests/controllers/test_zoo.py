@@ -115,6 +115,18 @@ def test_load_refuses_whatever_does_not_match_its_card(checkpoint: Path, tmp_pat
         zoo.load(changed(written, format="ccfs.zoo-card/2"))
     with pytest.raises(ZooError, match="must have the keys"):
         zoo.load(changed(written, accuracy=1.0))
+    for field, value in (
+        ("steps", "many"), ("steps", -1), ("steps", True), ("steps", 1.5), ("seed", None), ("name", 3),
+        ("algorithm", None), ("environment", []), ("command", {}), ("config", []), ("curve", "flat"),
+        ("versions", "numpy==0"), ("versions", [1]), ("training_reset_seeds", [1]),
+        ("training_reset_seeds", [2, 1]), ("training_reset_seeds", ["1", "2"]), ("training_reset_seeds", 7),
+        ("actor_sha256", 0), ("digest", "0" * 63), ("digest", "G" * 64),
+    ):  # fmt: skip
+        with pytest.raises(ZooError, match=f"`{field}` of a card must be"):
+            zoo.load(changed(written, **{field: value}))
+    (changed(written) / "card.json").write_text("{")
+    with pytest.raises(ZooError, match="A card must be JSON"):
+        zoo.load(tmp_path / "bad")
     with pytest.raises(ZooError, match="No controller"):
         zoo.load(tmp_path / "nowhere")
     assert zoo.load(changed(written)).card.steps == 200
