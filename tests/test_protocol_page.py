@@ -169,12 +169,23 @@ def test_page_fragments_are_toml_that_a_protocol_takes() -> None:
 def test_page_example_of_an_own_environment_runs_certifies_and_replays(tmp_path: Path) -> None:
     (tmp_path / "walker.py").write_text(block("python", '"""A dot walks'), encoding="utf-8")
     (tmp_path / "walker.toml").write_text(block("toml", 'name = "walker"'), encoding="utf-8")
-    here = {**os.environ, "PYTHONPATH": "."}
+    # Without the working directory on the path, as the installed command is (Python 3.11 and later).
+    bare = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, "PYTHONSAFEPATH": "1"}
 
-    def ccfs(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ccfs", *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, check=False)
+    def ccfs(*arguments: str, path: str | None = ".") -> subprocess.CompletedProcess[str]:
+        command, env = (
+            [sys.executable, "-m", "ccfs", *arguments],
+            bare if path is None else {**bare, "PYTHONPATH": path},
+        )
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
 
+    if sys.version_info >= (3, 11):
+        lost = ccfs("run", "walker.toml", "-o", "RUN", path=None)
+        assert lost.returncode == 2
+        assert lost.stderr.endswith(
+            "No module named 'walker'. Put the folder of 'walker' on PYTHONPATH, or install it.\n"
+        )
+        assert not (tmp_path / "RUN").exists()
     assert "PYTHONPATH=. ccfs run walker.toml -o RUN" in PAGE
     made = ccfs("run", "walker.toml", "-o", "RUN", "--workers", "1")
     assert made.returncode == 0, made.stderr
