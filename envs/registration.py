@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ccfs.envs import _rendering
@@ -11,7 +12,7 @@ from ccfs.envs import _rendering
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["TASKS", "builder_of", "is_fast", "make", "make_gymnasium", "register"]
+__all__ = ["TASKS", "builder_of", "check_limit", "is_fast", "make", "make_gymnasium", "register"]
 
 TASKS: tuple[str, ...] = tuple(
     f"Safety{agent}{task}{level}-v0"
@@ -23,6 +24,7 @@ TASKS: tuple[str, ...] = tuple(
 
 _BUILDER = "safety_gymnasium.builder:Builder"
 _HUMAN_OR_PIXELS = ("observe_vision", "debug")
+_DECISIVE = ("config", "task_id")
 
 
 def make(
@@ -37,16 +39,19 @@ def make(
 
     The result behaves as that of `safety_gymnasium.make`: steps return (observation, reward, cost, terminated,
     truncated, info). A window, pixel observations and keyboard control get the stock environment itself. The first
-    environment of an id in a process is checked against stock on a short run; should a bit differ on this machine, a
-    warning is issued and stock is returned.
+    environment of an id and configuration in a process is checked against stock on a short run; should a bit differ
+    on this machine, a warning is issued and stock is returned.
 
     Args:
         env_id: such as "SafetyPointGoal2-v0"; any id of Safety-Gymnasium, with or without "ccfs/" before it.
         fast: False for the stock environment.
         render_mode: "rgb_array" or "depth_array" to render off-screen, which needs EGL or OSMesa; a reset then takes
-            about a second, to decode textures.
-        max_episode_steps: override of the registered episode length.
+            about a second, to decode textures, and so do the two of the check.
+        max_episode_steps: override of the registered episode length, at most the task's own, 1,000 for most.
         settings: passed to the environment class (`config`, `width`, `height`, `camera_name`, ...).
+
+    Raises:
+        ValueError: if `env_id` is unknown, or `max_episode_steps` more than what the task itself allows.
     """
     from ccfs.envs import _compat
 
@@ -57,20 +62,34 @@ def make(
     if off_screen:
         _rendering.choose_backend()
     can_be_fast = fast and (render_mode is None or off_screen)
-    kind, spec = builder_of(env_id, fast=can_be_fast, config=arguments.get("config"), pictures=off_screen)
+    kind, spec = builder_of(env_id, fast=can_be_fast, settings=arguments, pictures=off_screen)
     spec = dataclasses.replace(spec, entry_point=kind)
     stock = _compat.stock("utils.registration")
     env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
+    if max_episode_steps is not None:
+        check_limit(env.unwrapped, max_episode_steps)
     return env
 
 
-def builder_of(env_id: str, *, fast: bool = True, config: object = None, pictures: bool = False) -> tuple[Any, Any]:
+def check_limit(env: Any, max_episode_steps: int) -> None:
+    """Refuse a time limit beyond the one at which the task of an unwrapped environment ends episodes by itself."""
+    own = getattr(getattr(env, "task", None), "num_steps", max_episode_steps)
+    if not max_episode_steps <= own:
+        raise ValueError(
+            f"`max_episode_steps` must be at most {own}, where the task itself ends an episode, "
+            f"got {max_episode_steps}."
+        )
+
+
+def builder_of(
+    env_id: str, *, fast: bool = True, settings: Mapping[str, object] | None = None, pictures: bool = False
+) -> tuple[Any, Any]:
     """Return the class that `make` would instantiate and the registered specification with its arguments.
 
     Args:
         env_id: as for `make`.
         fast: False for the stock class.
-        config: configuration that replaces the registered one.
+        settings: arguments that replace the registered ones, of which `config` and `task_id` matter.
         pictures: True to load the textures that rendering shows.
     """
     from ccfs.envs import _compat
@@ -80,17 +99,29 @@ def builder_of(env_id: str, *, fast: bool = True, config: object = None, picture
     if name not in stock.safe_registry:
         raise ValueError(f"`env_id` must be an id of Safety-Gymnasium, got {env_id!r}. Try one of {', '.join(TASKS)}.")
     spec = stock.spec(name)
-    if fast and _can_be_fast(spec, config):
-        selftest = importlib.import_module("ccfs.envs.selftest")
-        if selftest.passes(name):
-            module = importlib.import_module("ccfs.envs.fast")
-            return (module.PictureBuilder if pictures else module.FastBuilder), spec
+    decisive = {key: value for key, value in (settings or {}).items() if key in _DECISIVE}
+    if fast and _can_be_fast(spec, decisive):
+        module = importlib.import_module("ccfs.envs.fast")
+        kind = module.PictureBuilder if pictures else module.FastBuilder
+        if importlib.import_module("ccfs.envs.selftest").passes(name, kind, decisive):
+            return kind, spec
     return stock.load_env_creator(spec.entry_point), spec
 
 
 def is_fast(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return True if `env` was made by us and takes the short way, False for stock."""
-    return type(env.unwrapped).__module__ == "ccfs.envs.fast"
+    """Return True if steps of `env` take the short way, False if they take stock's.
+
+    In an episode this tells how it was started; before and after, how the next one will be.
+    """
+    inner: Any = env.unwrapped
+    if type(inner).__module__ != "ccfs.envs.fast":
+        return False
+    module = importlib.import_module("ccfs.envs.fast")
+    if type(inner) not in (module.FastBuilder, module.PictureBuilder):
+        return False
+    if inner.done:
+        return bool(importlib.import_module("ccfs.envs._support").is_supported(inner.task))
+    return inner._plan is not None
 
 
 def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
@@ -118,8 +149,8 @@ def register() -> None:
         )
 
 
-def _can_be_fast(spec: Any, config: object) -> bool:
+def _can_be_fast(spec: Any, settings: Mapping[str, object]) -> bool:
     if spec.entry_point != _BUILDER:
         return False
-    chosen = spec.kwargs.get("config") if config is None else config
+    chosen = {**spec.kwargs, **settings}.get("config")
     return isinstance(chosen, dict) and not any(chosen.get(key) for key in _HUMAN_OR_PIXELS)

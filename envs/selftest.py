@@ -3,79 +3,107 @@
 from __future__ import annotations
 
 import copy
-import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from ccfs.envs import _compat
+from ccfs.envs import _compat, staging
+from ccfs.envs._support import is_supported
 from ccfs.envs.fast import FastBuilder, LightBuilder
 
 __all__ = ["DifferenceError", "first_difference", "passes", "same_bits"]
 
 _STEPS = 24
 _SEEDS = (2, 3)
-_WIDE_GOAL = 1.0
+_STEPS_PER_SCENE = 3
+
+_verdicts: dict[tuple[str, Callable[..., Any], str], bool] = {}
 
 
 class DifferenceError(AssertionError):
     """Two environments that should agree bit for bit did not."""
 
 
-@functools.cache
-def passes(env_id: str) -> bool:
-    """Return True if the fast environment `env_id` reproduces stock here; otherwise warn loudly and return False."""
-    difference = first_difference(env_id, FastBuilder)
-    if difference is None:
-        return True
-    warnings.warn(
-        f"ccfs: the fast {env_id} differs from stock Safety-Gymnasium on this machine ({difference}); "
-        "using stock, which is several times slower. Please report numpy, mujoco and processor.",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return False
+def passes(
+    env_id: str, contender: Callable[..., Any] = FastBuilder, settings: Mapping[str, object] | None = None
+) -> bool:
+    """Return True if `contender` reproduces stock here; otherwise warn loudly and return False.
+
+    Args:
+        env_id: id of Safety-Gymnasium.
+        contender: environment class; the verdict on it is kept for the process.
+        settings: arguments that replace the registered ones.
+    """
+    given = dict(settings or {})
+    key = (env_id, contender, repr(sorted(given.items())))
+    if key not in _verdicts:
+        difference = first_difference(env_id, contender, given)
+        _verdicts[key] = difference is None
+        if difference is not None:
+            warnings.warn(
+                f"ccfs: the fast {env_id} differs from stock Safety-Gymnasium on this machine ({difference}); "
+                "using stock, which is several times slower. Please report numpy, mujoco and processor.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+    return _verdicts[key]
 
 
-def first_difference(env_id: str, contender: Callable[..., Any]) -> str | None:
+def first_difference(
+    env_id: str, contender: Callable[..., Any], settings: Mapping[str, object] | None = None
+) -> str | None:
     """Return where `contender` first departs from stock's step, or None.
 
-    The reference runs stock code on a world without pictures, which decides nothing but pixels and saves seconds. The
-    second episode starts from a large goal, so that goals are met and sampled again.
+    The reference runs stock code on a world without pictures, which decides nothing but pixels and saves seconds. In
+    both of two episodes the robot is put into the scenes of `staging`, so that goals are met and renewed and every
+    cost of the task is incurred, with steps of random actions between.
     """
     spec = _compat.stock("utils.registration").spec(env_id)
+    arguments = {**spec.kwargs, **(settings or {})}
     state = np.random.get_state()  # noqa: NPY002  (stock draws its first seed from the global generator)
-    reference, ours = (kind(**copy.deepcopy(spec.kwargs)) for kind in (LightBuilder, contender))
-    np.random.set_state(state)  # noqa: NPY002
     try:
-        for episode, seed in enumerate(_SEEDS):
-            for env in (reference, ours):
-                if episode == 1 and hasattr(env.task, "goal"):
-                    env.task.goal.size = _WIDE_GOAL
-            _compare_episode(reference, ours, seed)
+        reference, ours = (kind(**copy.deepcopy(arguments)) for kind in (LightBuilder, contender))
+        for turn, seed in enumerate(_SEEDS):
+            _compare_episode(reference, ours, seed, turn)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
     return None
 
 
-def _compare_episode(reference: Any, ours: Any, seed: int) -> None:
+def _compare_episode(reference: Any, ours: Any, seed: int, turn: int) -> None:
     rng = np.random.default_rng(seed)
     first = _reset_outcome(reference, seed)
     same_bits(first, _reset_outcome(ours, seed), "reset")
+    scenes = staging.scenes(reference.task, turn) if is_supported(reference.task) else iter(())
     for step in range(0 if isinstance(first, str) else _STEPS):
         action = rng.uniform(-1.2, 1.2, reference.action_space.shape)
-        if step % 3 == 0:
+        if step % _STEPS_PER_SCENE == 0:
             action = action.astype(np.float32)
+        scene = next(scenes, None) if step % _STEPS_PER_SCENE == _STEPS_PER_SCENE - 1 else None
+        if scene is not None:
+            action = np.zeros_like(action)
+            for env in (reference, ours):
+                staging.arrange(env.task, scene)
         result = reference.step(action)
         same_bits(result, ours.step(action), f"step {step}")
         if result[3] or result[4]:
             break
-    for name in ("layout", "reset_layout"):
-        same_bits(getattr(reference.task.world_info, name), getattr(ours.task.world_info, name), name)
-    states = [env.task.random_generator.random_generator.get_state() for env in (reference, ours)]
-    same_bits(states[0], states[1], "random state")
+    same_bits(_hidden(reference), _hidden(ours), "hidden state")
+
+
+def _hidden(env: Any) -> dict[str, object]:
+    """Return what later steps depend on and no result shows."""
+    task = env.task
+    return {
+        "layout": task.world_info.layout,
+        "layout at reset": task.world_info.reset_layout,
+        "random state": task.random_generator.random_generator.get_state(),
+        **{name: np.array(getattr(task.data, name)) for name in ("qpos", "qvel", "qacc_warmstart")},
+    }
 
 
 def _reset_outcome(env: Any, seed: int) -> object:

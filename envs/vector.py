@@ -77,7 +77,7 @@ class SafetyVectorEnv:
     Args:
         env_id: such as "SafetyPointGoal2-v0".
         num_envs: number of copies, at least 1.
-        max_episode_steps: time limit of an episode; None for the registered one (1,000 for most tasks).
+        max_episode_steps: time limit of an episode, at most the task's own; None for that (1,000 for most tasks).
         fast: False to step stock code (for comparisons).
     """
 
@@ -86,14 +86,18 @@ class SafetyVectorEnv:
             raise ValueError(f"`num_envs` must be at least 1, got {num_envs}.")
         if max_episode_steps is not None and not max_episode_steps >= 1:
             raise ValueError(f"`max_episode_steps` must be at least 1, got {max_episode_steps}.")
-        from ccfs.envs.registration import builder_of
+        from ccfs.envs.registration import builder_of, check_limit
 
         kind, spec = builder_of(env_id, fast=fast)
         self.env_id = env_id
         self.num_envs = num_envs
-        self.max_episode_steps = int(spec.max_episode_steps if max_episode_steps is None else max_episode_steps)
         self._kind, self._arguments = kind, spec.kwargs
         self._envs: list[Any] = [self._build() for _ in range(num_envs)]
+        if max_episode_steps is None:
+            self.max_episode_steps = int(min(spec.max_episode_steps, self._envs[0].task.num_steps))
+        else:
+            check_limit(self._envs[0], max_episode_steps)
+            self.max_episode_steps = int(max_episode_steps)
         self.observation_space: Box = self._envs[0].observation_space
         self.action_space: Box = self._envs[0].action_space
         self._runs = [_Run() for _ in range(num_envs)]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ccfs.envs import fast
+
 RESULTS = Path(__file__).parents[2] / "experiments" / "exactness" / "results"
 FILES = sorted(RESULTS.glob("*.json"))
 
@@ -19,6 +21,19 @@ def test_the_main_task_is_stored():
 def test_checksums_cover_every_result():
     lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in FILES]
     assert (RESULTS / "checksums.txt").read_text().splitlines() == lines
+
+
+@pytest.fixture(scope="module")
+def digest_of_source():
+    """SHA-256 over the modules behind a fast step, as `run.py` defines it."""
+    folder = Path(fast.__file__).parent
+    paths = [*sorted(folder.glob("_[a-z]*.py")), folder / "fast.py"]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_result_is_of_the_source_of_today(path, digest_of_source):
+    assert json.loads(path.read_text())["sha256_of_source"] == digest_of_source
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

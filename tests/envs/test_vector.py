@@ -103,6 +103,9 @@ def test_vector_refuses_bad_arguments():
         SafetyVectorEnv(TASK, 0)
     with pytest.raises(ValueError, match="`max_episode_steps` must be at least 1, got 0"):
         SafetyVectorEnv(TASK, 1, max_episode_steps=0)
+    with pytest.raises(ValueError, match=r"`max_episode_steps` must be at most 1000, .*, got 1500"):
+        SafetyVectorEnv(TASK, 1, max_episode_steps=1500)
+    assert SafetyVectorEnv("SafetyPointCircle1-v0", 1).max_episode_steps == 500
     vector = SafetyVectorEnv(TASK, 2)
     assert vector.max_episode_steps == 1000
     with pytest.raises(RuntimeError, match="must be called before the first step"):
