@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 
 from ccfs.components import BoxVerifier, FixedFallback
-from ccfs.protocols import Fallback, Vector, Verifier
+from ccfs.protocols import Fallback, Flags, Vector, Verifier
 
 __all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
 
@@ -81,6 +81,13 @@ class CausalProgram:
         if not all(isinstance(entry, FallbackEntry) for entry in self.fallbacks):
             raise TypeError("`fallbacks` must hold FallbackEntry(name=..., fallback=...) values.")
         self._refuse_other_dimensions()
+        for part in (self.verifier, *(entry.fallback for entry in self.fallbacks)):
+            methods = [name for name in ("observe", "reset") if callable(getattr(part, name, None))]
+            if len(methods) == 1:
+                raise TypeError(
+                    f"{part!r} must have both `observe` and `reset`, or neither, got {methods[0]} only. "
+                    "A component with memory is told every observation and every new episode."
+                )
         names = [entry.name for entry in self.fallbacks]
         if len(set(names)) != len(names):
             raise ValueError(f"`fallbacks` must have different names, got {names}.")
@@ -143,6 +150,10 @@ class CausalProgram:
     def to_box(self, values: Vector) -> Vector:
         """Clip a vector or a block of vectors to the action box."""
         return np.minimum(np.maximum(values, self.low), self.high)
+
+    def can_run(self, actions: Vector) -> Flags:
+        """Return which of a block's actions are finite and in the action box: no other one ever runs."""
+        return np.asarray((np.isfinite(actions) & (self.low <= actions) & (actions <= self.high)).all(axis=1))
 
     def center(self, center: object) -> Vector:
         """Return the center as a fresh float64 vector, clipped unless declared otherwise.

@@ -88,7 +88,8 @@ def certify_policy(
     count = _checks.count("trials", trials, minimum=1)
     controller, success = _controller(policy), _event(event)
     _refuse_what_is_no_environment(env)
-    program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll(), fallbacks=fallbacks)
+    allowed = AcceptAll() if verifier is None else verifier  # an empty container of rules is a verifier too
+    program = CausalProgram.for_space(env.action_space, verifier=allowed, fallbacks=fallbacks)
     wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=seed, horizon=horizon)
     check_horizon(env, horizon, name="env")
     # The claim's own numbers are checked before hours of rollouts, and so are the parts by one step of their own.
@@ -116,10 +117,14 @@ def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
         return certificate.sentence
     proof, target = certificate, exact_text(certificate.target)
     counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
+    counted += f" over {proof.family} claims" if proof.family > 1 else ""
+    is_average = proof.bound in (Bound.HOEFFDING, Bound.COHORT)
+    what = "The probability" + (", on average over the cohort's fixed reset seeds," if is_average else "")
+    lower = lower_text(proof.p_lower)
     if proof.budget is None:
-        return f"Not certified: the probability is at least {lower_text(proof.p_lower)}, below {target} ({counted})."
+        return f"Not certified: {what[0].lower()}{what[1:]} is at least {lower}, below {target} ({counted})."
     return (
-        f"The probability is at least {lower_text(proof.p_lower)} without shift, and stays at least {target} under "
+        f"{what} is at least {lower} without shift, and stays at least {target} under "
         "every causal shift of the proposal centers with total Euclidean budget "
         f"{lower_text(proof.budget)} ({counted})."
     )

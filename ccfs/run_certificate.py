@@ -92,9 +92,23 @@ class RunCertificate(_Part):
             raise CertificateError(f"{where}: was changed after it was written.")
         try:
             made.trajectory.recheck()
+            made._refuse_contradictions()
         except CertificateError as error:
             raise CertificateError(f"{where}: {error}") from error
         return made
+
+    def _refuse_contradictions(self) -> None:
+        """Raise if what the document says about its claim is not what the claim says."""
+        proof = self.trajectory
+        if not self.event == self.definition.name == proof.event:
+            raise CertificateError(f"names the events {self.event!r}, {self.definition.name!r} and {proof.event!r}.")
+        may_stop = proof.bound is Bound.ANYTIME
+        if not (proof.trials == self.planned_trials or (may_stop and proof.trials < self.planned_trials)):
+            raise CertificateError(f"has {proof.trials} of {self.planned_trials} planned trials.")
+        if not all(count.successes <= count.trials for count in self.attacks):
+            raise CertificateError("counts more successes than trials under an attack.")
+        if not all(text.isdigit() for text in self.definition.horizons(self.horizon)):
+            raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
 
 
 def round_down(value: float) -> str:

@@ -63,7 +63,7 @@ class Selector:
         return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
 
     def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | None:
-        """Return the entry's mapped action as a block of one, or None when there is no finite one."""
+        """Return the entry's mapped action as a block of one, or None when there is none in the action box."""
         fallback = self._program.fallbacks[index].fallback
         if id(fallback) in self._broken:
             return None
@@ -74,7 +74,7 @@ class Selector:
             action = self._candidates(answer.astype(np.float64)[None])
         except (Exception, SystemExit):
             return None
-        return action if action is not None and np.isfinite(action).all() else None
+        return action if action is not None and self._program.can_run(action).all() else None
 
     def _candidates(self, block: Vector) -> Vector | None:
         """Return the candidates, or None when the candidate map fails."""
@@ -87,7 +87,7 @@ class Selector:
         return candidates.copy()  # the map may keep what it returned, and change it after it was verified
 
     def _accepted(self, observation: Vector, candidates: Vector) -> Flags:
-        """Return which candidates may run: finite, and accepted by a verifier that answered properly."""
+        """Return which candidates may run: in the action box, and accepted by a verifier that answered properly."""
         nobody = np.zeros(len(candidates), dtype=np.bool_)
         verifier = self._program.verifier
         if id(verifier) in self._broken:
@@ -98,7 +98,7 @@ class Selector:
             # An exact ndarray of bool: a subclass could answer differently each time it is asked.
             if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != nobody.shape:
                 return nobody
-            return np.asarray(flags & np.isfinite(candidates).all(axis=1))
+            return np.asarray(flags & self._program.can_run(candidates))
         except (Exception, SystemExit):
             return nobody
 

@@ -15,7 +15,7 @@ from ccfs.certificates import _checks
 from ccfs.history import PublicStep
 from ccfs.program import CausalProgram
 from ccfs.protocols import Vector
-from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
+from ccfs.schedules import ProposalSchedule, Schedules, as_schedules, schedule_at
 from ccfs.selection import Selection
 from ccfs.selector import Selector
 from ccfs.streams import Purpose, Streams
@@ -23,6 +23,7 @@ from ccfs.streams import Purpose, Streams
 __all__ = ["ProposalWrapper"]
 
 Env: TypeAlias = gymnasium.Env[Vector, Vector]
+_LEAST_SCALE = 2.0**-40
 
 
 class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
@@ -69,6 +70,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
                 f"`program` must have the action dimension of `env`, {env.action_space.shape}, got {program.dimension}."
             )
         _check_actions(env.action_space, program)
+        _check_scales(fixed, program)
         if attack is not None and attack.schedules != fixed:
             raise ValueError("`attack` must charge by the wrapper's own schedules, got other ones.")
         if isinstance(fixed, tuple):
@@ -82,7 +84,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         _checks.count("seed", seed)
         super().__init__(env)
         self._program, self._schedules, self._horizon = program, fixed, horizon
-        self._attack, self._signals = attack, signals or Signals()
+        self._attack, self._signals = attack, Signals() if signals is None else signals
         self._selector = Selector(program)
         self._root, self._episode, self._arm = seed, 0, ""
         self._trial: Streams | None = None
@@ -217,4 +219,16 @@ def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> No
     if not (np.all(space.low <= program.low) and np.all(program.high <= space.high)):
         raise ValueError(
             f"`program` must keep to the action box of `env`, {space}, got {program.low} to {program.high}."
+        )
+
+
+def _check_scales(schedules: Schedules, program: CausalProgram) -> None:
+    """Refuse noise so small beside the action box that rounding, which no certificate speaks of, is as large."""
+    bounds = np.abs(np.concatenate([program.low, program.high]))
+    least = _LEAST_SCALE * max([float(bound) for bound in bounds if np.isfinite(bound)], default=1.0)
+    smallest = min(part.sigma for part in (schedules if isinstance(schedules, tuple) else (schedules,)))
+    if not smallest >= least:
+        raise ValueError(
+            f"`schedules` must have a sigma of at least {least:.3g}, 2^-40 of the action box, got {smallest:g}: "
+            "proposals would be rounded to their center."
         )

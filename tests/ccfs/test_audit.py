@@ -322,6 +322,25 @@ def test_certify_counts_what_the_traces_show(finished):
         assert f"{arm.name}: P(safe within 6 steps)" in document.sentence
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"event": "better"}, "names the events 'better', 'safe' and 'safe'"),
+        ({"planned_trials": 1000}, "has 10 of 1000 planned trials"),
+        ({"planned_trials": 9}, "has 10 of 9 planned trials"),
+    ],
+)
+def test_certificate_that_contradicts_its_claim_is_refused(finished, change, message):
+    name = f"certificates/{finished.protocol().arms[0].name}/safe.json"
+    document = RunCertificate.from_bytes(finished.read(name), where="c")
+    with pytest.raises(CertificateError, match=message):
+        RunCertificate.from_bytes(document.model_copy(update=change).to_bytes(), where="c")
+    (attacked,) = document.attacks
+    more = document.model_copy(update={"attacks": (attacked.model_copy(update={"successes": attacked.trials + 1}),)})
+    with pytest.raises(CertificateError, match="more successes than trials"):
+        RunCertificate.from_bytes(more.to_bytes(), where="c")
+
+
 def test_certificate_states_the_horizon_of_its_event(tmp_path):
     short = ('"no_cost_until_goal"', '"no_cost_until_goal"\narguments = { horizon = 2 }')
     store = run(protocol(tmp_path, trials=4, x=short), tmp_path / "short", serial_engine(), where="p")

@@ -139,7 +139,7 @@ def test_selector_runs_only_what_was_accepted_or_declared(block, answers, fallba
     if selection.source is Source.ABSTAIN:
         assert selection.action is None
         return
-    assert np.isfinite(selection.action).all()
+    assert made.can_run(selection.action[None]).all()
     if not (selection.source is Source.FALLBACK and unverified):
         assert selection.action.tobytes() in allowed
 
@@ -267,6 +267,24 @@ def test_program_clips_center_unless_declared():
     np.testing.assert_array_equal(program(clip_center=False).center([3.0, -0.5]), [3.0, -0.5])
 
 
+class Watching(AcceptAll):
+    def observe(self, observation):
+        """Remember it, for ever: there is no reset."""
+
+
+class Forgetting(CenterFallback):
+    def reset(self):
+        """Forget what nobody told."""
+
+
+def test_selector_never_runs_an_action_outside_of_the_box():
+    outside = lambda proposals: proposals * 100.0 + 50.0  # noqa: E731
+    entry = FallbackEntry(name="center", fallback=CenterFallback(), unverified=True)
+    made = program(verifier=AcceptAll(), fallbacks=(entry,), candidate_map=outside)
+    selection = Selector(made).select(OBSERVATION, np.zeros(2), np.zeros((3, 2)))
+    assert (selection.source, selection.skipped) == (Source.ABSTAIN, ("center",))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -278,6 +296,11 @@ def test_program_clips_center_unless_declared():
         ({"fallbacks": (FallbackEntry(name="a", fallback=CenterFallback()),) * 2}, "different names"),
         ({"clip_center": 1}, "`clip_center` must be True or False"),
         ({"candidate_map": 3}, "`candidate_map` must be callable"),
+        ({"verifier": Watching()}, "must have both `observe` and `reset`, or neither, got observe only"),
+        (
+            {"fallbacks": (FallbackEntry(name="a", fallback=Forgetting()),)},
+            "must have both `observe` and `reset`, or neither, got reset only",
+        ),
     ],
 )
 def test_program_refuses(changes, message):

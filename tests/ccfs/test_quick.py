@@ -8,6 +8,7 @@ import pytest
 
 import ccfs
 from ccfs.certificates.binomial import clopper_pearson_lower
+from ccfs.certificates.trajectory import certify_event
 from ccfs.envs.corridor import Corridor, make, make_steering, nominal_probability
 
 SCHEDULE = ccfs.ProposalSchedule(count=1, sigma=0.2)
@@ -108,6 +109,23 @@ def test_certify_policy_refuses_before_counting(changed, error, words):
     arguments = {"env": make(horizon=5), "policy": steer, "event": passes, "trials": 7, **CLAIM, **changed}
     with pytest.raises(error, match=words):
         ccfs.certify_policy(**arguments)
+
+
+def test_certify_policy_asks_a_verifier_that_is_false():
+    class Empty(list):
+        def accepts(self, observation, actions):
+            return np.zeros(len(actions), dtype=bool)
+
+    made = ccfs.certify_policy(make(horizon=5), steer, event=passes, trials=7, verifier=Empty(), **CLAIM)
+    assert made.successes == 0
+
+
+def test_in_words_names_the_cohort_and_the_family():
+    made = certify_event(
+        60, 60, delta=0.01, family=3, target=0.5, schedule=ccfs.ProposalSchedule(count=1, sigma=0.2), bound="cohort"
+    )
+    assert "The probability, on average over the cohort's fixed reset seeds, is at least" in ccfs.in_words(made)
+    assert "failure probability 0.01 over 3 claims)" in ccfs.in_words(made)
 
 
 def test_in_words_rounds_down():

@@ -348,3 +348,11 @@ def test_wrapper_refuses_dict_observations_and_foreign_dimensions():
     env.observation_space = gymnasium.spaces.Dict({"a": env.observation_space})
     with pytest.raises(TypeError, match="FlattenObservation"):
         ProposalWrapper(env, program=program, schedules=FOUR, seed=0)
+
+
+@pytest.mark.parametrize("sigma", [1e-13, 1e-150])
+def test_wrapper_refuses_noise_that_rounding_would_swallow(sigma):
+    env = Line()
+    program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
+    with pytest.raises(ValueError, match=r"`schedules` must have a sigma of at least .*, 2\^-40 of the action box"):
+        ProposalWrapper(env, program=program, schedules=ProposalSchedule(count=1, sigma=sigma), seed=0, horizon=3)
