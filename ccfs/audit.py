@@ -84,6 +84,8 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     found.faults += _stray_files(store, protocol, found)
     if not found.faults and can_count:
         _check_certificates(store, protocol, found)
+    if store.exists("report.html"):
+        found.notes.append("report.html: only its hash was checked; `ccfs report` writes it again from the run.")
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
     chosen = trials if replay is None else _spread(trials, replay)
     if not found.faults:

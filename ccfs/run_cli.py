@@ -37,7 +37,8 @@ def run(
 ) -> None:
     """Run a protocol's trials and certify them; exit 1 if a claim is not certified.
 
-    Interrupt at will: the same command resumes.
+    Interrupt at will: the same command resumes. Every key of a protocol file is explained in docs/protocol.md;
+    `ccfs demo --protocol` prints one to start from.
     """
     from ccfs.protocol import load_protocol
 
@@ -55,7 +56,11 @@ def run(
 
 
 @app.command()
-def demo(output: OutputOption = None, workers: WorkersOption = None, protocol: bool = False) -> None:
+def demo(
+    output: OutputOption = None,
+    workers: WorkersOption = None,
+    protocol: Annotated[bool, typer.Option("--protocol", help="Print the demo's protocol and run nothing.")] = False,
+) -> None:
     """Certify a steered cart in half a minute; exit 1 if a claim is not certified.
 
     With --protocol, print the demo's protocol to start your own.
@@ -95,11 +100,11 @@ def verify(
     """Recompute a certificate's numbers; exit 1 if one does not follow."""
     from ccfs.certificates.trajectory import CertificateError
     from ccfs.store import Store
+    from ccfs.verify import refuse_no_file
     from ccfs.verify import verify as verify_file
 
-    if not certificate.is_file():
-        _fail(f"{certificate}: must be a certificate file, but there is none.", 2)
     with _one_line_errors():
+        refuse_no_file(certificate)
         try:
             document = verify_file(certificate, None if run is None else Store(run))
         except CertificateError as error:
@@ -119,6 +124,7 @@ def audit(
     Replaying runs the code that the run's protocol names: use --replay 0 on a stranger's run until you have read it.
     """
     from ccfs.audit import audit as audit_store
+    from ccfs.audit_summary import fault_lines
     from ccfs.store import Store
 
     if replay != "all" and not replay.isdigit():
@@ -132,7 +138,7 @@ def audit(
         typer.echo(f"Protocol: {report.protocol}")
     for note in report.notes:
         typer.echo(f"note: {note}")
-    for fault in report.faults:
+    for fault in fault_lines(report.faults):
         typer.echo(f"FAULT {fault}", err=True)
     if not report.is_clean:
         _fail(f"{run}: {len(report.faults)} fault(s).", 1)

@@ -132,3 +132,22 @@ def test_audit_of_a_run_whose_environment_is_not_here_is_no_crash(tmp_path, monk
     assert audit(store, replay=0).is_clean
     with pytest.raises(ValueError, match="must name something that can be imported, got 'elsewhere:Priced'"):
         audit(store, replay=1)
+
+
+def test_run_resumed_with_another_file_that_an_argument_names_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "reader.py").write_text(
+        "import pathlib\nfrom ccfs.components import BoxVerifier\n"
+        "def read(path):\n"
+        "    limit = float(pathlib.Path(path).read_text())\n"
+        "    return BoxVerifier(low=[-limit], high=[limit])\n"
+    )
+    (tmp_path / "limit.txt").write_text("0.5")
+    monkeypatch.syspath_prepend(tmp_path)
+    old = '"ccfs.components:BoxVerifier", arguments = { low = [-0.5], high = [0.5] }'
+    made = protocol(tmp_path, x=(old, f'"reader:read", arguments = {{ path = "{tmp_path}/limit.txt" }}'))
+    store = run(made, tmp_path / "run", serial_engine(), where="p")
+    assert f"file {tmp_path}/limit.txt" in store.read_json("inputs.json")["sources"]
+    run(made, tmp_path / "run", serial_engine(), where="p")
+    (tmp_path / "limit.txt").write_text("0.4")
+    with pytest.raises(RunError, match=r"was begun with `sources` file .*limit\.txt"):
+        run(made, tmp_path / "run", serial_engine(), where="p")
