@@ -7,6 +7,7 @@ import importlib
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +58,7 @@ arguments = { env_id = "SafetyPointGoal2-v0" }
 [[controllers]]
 name = "C1"
 make = "ccfs.controllers.zoo:actor"
-arguments = { name = "ppolag-pointgoal2-1120275774" }
+arguments = { name = "AGENT" }
 
 [[schedules]]
 name = "four"
@@ -86,12 +87,14 @@ budget = 0.5
 arguments = { direction = [0.0, 1.0] }
 """
 ARM = "C1/four"
+# A stored agent, not the shipped one: it touches hazards and vases within few steps, whatever training does next.
+AGENT = Path(__file__).parents[2] / "experiments/training/milestones/2m/ppolag-pointgoal2-1120275774"
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("maps")
-    (folder / "p.toml").write_text(TEXT)
+    (folder / "p.toml").write_text(TEXT.replace("AGENT", AGENT.as_posix()))
     store = run(load_protocol(folder / "p.toml"), folder / "run", serial_engine(), where="p")
     certify(store)
     return store

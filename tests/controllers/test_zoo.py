@@ -159,6 +159,14 @@ def test_shipped_controllers_are_not_ahead_of_the_committed_checkpoints() -> Non
         assert card.training_reset_seeds[0] >= EVALUATION_SEED_LIMIT
 
 
+@pytest.mark.parametrize("million", [1, 2, 3])
+def test_stored_milestones_have_the_step_counts_of_their_folders(million: int) -> None:
+    folder = Path(__file__).parents[2] / "experiments" / "training" / "milestones" / f"{million}m"
+    entries = [zoo.load(path) for path in sorted(folder.iterdir())]
+    assert [entry.card.name for entry in entries] == [name for name in zoo.names() if name.startswith("ppolag-")]
+    assert {entry.card.steps for entry in entries} == {million * 1_000_000}
+
+
 def test_status_shows_how_far_runs_are(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["train", "status", str(checkpoint.parents[1])])
     assert result.exit_code == 0, result.output
