@@ -83,6 +83,8 @@ def _refuse_unproved(key: RunKey) -> None:
         return
     if kind not in _PROVED:
         raise RecordError(f"counts of a {kind} filter must carry no covariance proof: none is known.")
+    if (kind == "projected-band") != bool(outers) or not all(math.isfinite(outer) for outer in outers):
+        raise RecordError(f"counts of a {kind} filter must carry its bands with finite limits, got {outers}.")
     least = covariance_ratio(outers, key.sigma) if outers else 1.0
     if not (key.proof.covariance_ratio >= least and key.proof.ball == math.inf):
         raise RecordError(

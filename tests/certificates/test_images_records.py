@@ -160,6 +160,18 @@ def test_read_refuses_a_premise_that_the_filter_does_not_prove(tmp_path, rule, c
         read_counts(tmp_path / "forged.parquet")
 
 
+@pytest.mark.parametrize("bands", ["[]", "[{'outer': 1e999}]"])
+def test_read_refuses_a_band_without_its_limits(tmp_path, bands):
+    rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6))
+    table = run(tmp_path, rule=rule, indices=[0])
+    forged = dataclasses.replace(table.key, filter=f"{{'kind': 'projected-band', 'bands': {bands}}}").text()
+    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
+    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
+    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    with pytest.raises(RecordError, match="must carry its bands"):
+        read_counts(tmp_path / "forged.parquet")
+
+
 def test_table_refuses_counts_that_do_not_add_up(tmp_path):
     table = run(tmp_path, indices=[0])
     row = table.rows[0]
