@@ -159,7 +159,7 @@ def test_shipped_controllers_are_not_ahead_of_the_committed_checkpoints() -> Non
         assert card.training_reset_seeds[0] >= EVALUATION_SEED_LIMIT
 
 
-@pytest.mark.parametrize("million", [1, 2, 3])
+@pytest.mark.parametrize("million", [1, 2, 3, 5])
 def test_stored_milestones_have_the_step_counts_of_their_folders(million: int) -> None:
     folder = Path(__file__).parents[2] / "experiments" / "training" / "milestones" / f"{million}m"
     entries = [zoo.load(path) for path in sorted(folder.iterdir())]

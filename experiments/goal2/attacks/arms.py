@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.attack import Attack
-from ccfs.components import AcceptAll
+from ccfs.building import build_program
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.navigator import Navigator
 from ccfs.ledger import energy_limit
-from ccfs.program import CausalProgram
+from ccfs.protocol import load_protocol
 from ccfs.protocols import Controller, ShiftRule
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
@@ -29,6 +29,7 @@ TASK, HORIZON = "SafetyPointGoal2-v0", 500
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 SIGMA = 0.2 / math.sqrt(1.05)
 NAVIGATOR_SIGMA = 1.0
+STUDY = Path(__file__).resolve().parents[1]
 SHIPPED = Path(__file__).resolve().parents[3] / "ccfs" / "attacks"
 
 
@@ -39,18 +40,19 @@ def controller_of(arm: str) -> tuple[Controller, ProposalSchedule]:
     return zoo.load(arm).actor, ProposalSchedule(count=1, sigma=SIGMA)
 
 
-def wrapped(schedule: ProposalSchedule, rule: ShiftRule | None, budget: float, *, seed: int) -> ProposalWrapper:
-    """Return the wrapped task: every finite action is accepted, centers are clipped to the action box."""
+def wrapped(arm: str, rule: ShiftRule, budget: float, *, seed: int) -> ProposalWrapper:
+    """Return the wrapped task of an arm, with verifier and fallbacks of the protocol in which it is attacked."""
     from ccfs.envs.registration import make_gymnasium
 
-    env = make_gymnasium(TASK)
+    env, (_, schedule) = make_gymnasium(TASK), controller_of(arm)
+    protocol = load_protocol(STUDY / ("navigator.toml" if arm == "navigator" else "attacks.toml"))
     return ProposalWrapper(
         env,
-        program=CausalProgram.for_space(env.action_space, verifier=AcceptAll()),
+        program=build_program(protocol, env),
         schedules=schedule,
         seed=seed,
         horizon=HORIZON,
-        attack=None if rule is None else Attack(rule=rule, limit=energy_limit(budget, schedule), schedules=schedule),
+        attack=Attack(rule=rule, limit=energy_limit(budget, schedule), schedules=schedule),
     )
 
 

@@ -1,7 +1,7 @@
 """Train a causal adversary with SB3's PPO under the energy ledger, and ship it as a small numpy file.
 
     python experiments/goal2/attacks/train_adversary.py --arm ppolag-pointgoal2-1120275774 --budget 0.2 \
-        --seed 1 --steps 61440 --name adversary-ppolag-pointgoal2
+        --seed 1 --steps 200704 --name adversary-ppolag-pointgoal2 --critic critic-ppolag-pointgoal2
 
 One episode is one trial of the attacked arm until goal, cost or step 500. The reward is 1 on cost and 0 elsewhere,
 shaped by the critic's score of the state (discount * score(next) - score(now), which leaves the best policy as it is).
@@ -25,7 +25,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from arms import DEVELOPMENT, HORIZON, as_actor, controller_of, ship, wrapped
+from arms import DEVELOPMENT, HORIZON, SHIPPED, as_actor, controller_of, ship, wrapped
 
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer
@@ -36,8 +36,6 @@ from ccfs.protocols import Vector
 from ccfs.streams import Streams
 
 HERE = Path(__file__).parent
-SHIPPED = Path(__file__).resolve().parents[3] / "ccfs" / "attacks"
-CRITIC = "critic-pointgoal2"
 FIRST_SEED = DEVELOPMENT[0] + 300_000
 DISCOUNT = 0.995
 IMITATED, GAIN = 10_000, 2.0
@@ -67,7 +65,7 @@ class AdversaryEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def __init__(self, arm: str, budget: float, seed: int, normalizer: FrozenNormalizer, critic: CostCritic) -> None:
         self._controller, schedule = controller_of(arm)
         self._puppet = Puppet()
-        self._env = wrapped(schedule, self._puppet, budget, seed=seed)
+        self._env = wrapped(arm, self._puppet, budget, seed=seed)
         self._limit = energy_limit(budget, schedule)
         self._seed, self._trial, self._critic, self._normalizer = seed, 0, critic, normalizer
         self.observation_space = gymnasium.spaces.Box(-5.0, 5.0, (64,), np.float32)
@@ -174,10 +172,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--name", required=True, help="folder of the result")
+    parser.add_argument("--critic", default="critic-pointgoal2", help="folder of the critic that shapes the reward")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    digest = zoo.load(SHIPPED / CRITIC).card.digest
-    judge = network(CRITIC, digest)
+    digest = zoo.load(SHIPPED / arguments.critic).card.digest
+    judge = network(arguments.critic, digest)
     # As the critic's for the observation; center and shares are left as they are.
     normalizer = FrozenNormalizer(
         mean=np.concatenate([judge.normalizer.mean[:60], np.zeros(4)]),
@@ -217,7 +216,8 @@ def main() -> None:
         },
         training_reset_seeds=(FIRST_SEED, FIRST_SEED + env.trials - 1),
         command=f"python experiments/goal2/attacks/train_adversary.py --arm {arguments.arm} "
-        f"--budget {arguments.budget} --seed {arguments.seed} --steps {arguments.steps} --name {arguments.name}",
+        f"--budget {arguments.budget} --seed {arguments.seed} --steps {arguments.steps} --name {arguments.name} "
+        f"--critic {arguments.critic}",
     )
 
 

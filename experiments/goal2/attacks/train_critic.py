@@ -1,12 +1,12 @@
 """Train the cost critic on rollouts of the shipped agents with held random pushes, and ship it as a small numpy file.
 
-    python experiments/goal2/attacks/train_critic.py --seed 1 --episodes 900
+    python experiments/goal2/attacks/train_critic.py --name critic-ppolag-pointgoal2 --seed 1 --episodes 3000
 
 Q(observation, action) is the expected discount^k, k the steps until the first cost (0 if the goal or step 500 comes
 first), when the center is pushed to `action` for the next few steps. What the regression takes as the action is the
 center plus the mean of the next PUSH deviations of the proposals from their centers: those were drawn independently of
 everything else, so that the regression finds what a push causes, not what comes along with the agent's own reactions.
-Development seeds only.
+As in the attacked arms, the center is executed where the verifier refuses the push. Development seeds only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,9 @@ from arms import DEVELOPMENT, HORIZON, SIGMA, TASK, as_actor, normalizer_of, shi
 
 from ccfs.controllers import zoo
 from ccfs.envs import make
+from ccfs.envs.lidar_box import LidarBox
 
 HERE = Path(__file__).parent
-NAME = "critic-pointgoal2"
 FIRST_SEED = DEVELOPMENT[0] + 100_000
 DISCOUNT, PUSH = 0.97, 8
 HOLD, PUSH_SCALE = 10, 0.5
@@ -38,10 +39,10 @@ COLUMNS = ("epoch", "loss", "held_out", "held_out_actions_shuffled")
 Array = NDArray[np.float64]
 
 
-def collect(seed: int, episodes: int) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+def collect(agents: Sequence[str], seed: int, episodes: int) -> tuple[Array, Array, Array, NDArray[np.int64]]:
     """Return observations, actions, targets and the episode number of every step."""
-    env, names = make(TASK), zoo.names()
-    actors = [zoo.load(name).actor for name in names]
+    env, verifier = make(TASK), LidarBox(keep_away=0.3, reach=0.6)
+    actors = [zoo.load(name).actor for name in agents]
     parts: list[tuple[Array, Array, Array]] = []
     for episode in range(episodes):
         rng = np.random.Generator(np.random.Philox(key=(seed << 32) + episode))
@@ -57,7 +58,9 @@ def collect(seed: int, episodes: int) -> tuple[Array, Array, Array, NDArray[np.i
             observations.append(observation)
             centers.append(center)
             deviations.append(deviation)
-            observation, _, cost, _, _, info = env.step(np.clip(center + deviation, -1.0, 1.0))
+            action = np.clip(center + deviation, -1.0, 1.0)
+            is_accepted = bool(verifier.accepts(observation, action[None])[0])
+            observation, _, cost, _, _, info = env.step(action if is_accepted else center)
             is_cost = cost > 0
             if is_cost or info.get("goal_met"):
                 break
@@ -109,26 +112,28 @@ def fit(
 def main() -> None:
     """Collect, fit, ship."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--name", required=True, help="folder of the result")
+    parser.add_argument("--agents", nargs="+", default=zoo.names(), help="shipped agents in turns (all of them)")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--episodes", type=int, required=True)
     arguments = parser.parse_args()
     if not 10 <= arguments.episodes <= 100_000:
         parser.error("--episodes must be in [10, 100000]: further seeds belong to others")
-    observations, actions, targets, numbers = collect(arguments.seed, arguments.episodes)
+    observations, actions, targets, numbers = collect(arguments.agents, arguments.seed, arguments.episodes)
     normalizer = normalizer_of(np.hstack([observations, actions]), plain=2)
     inputs = np.array([normalizer(row.astype(np.float32)) for row in np.hstack([observations, actions])])
     network, curve = fit(inputs, targets.astype(np.float32), numbers % 10 == 9, arguments.seed)
-    with (HERE / "critic_curve.csv").open("w", newline="", encoding="utf-8") as file:
+    with (HERE / f"{arguments.name}_curve.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([COLUMNS, *curve])
     ship(
-        NAME,
+        arguments.name,
         as_actor([layer for layer in network if isinstance(layer, torch.nn.Linear)], normalizer, output="sigmoid"),
         algorithm="regression of the discounted first cost on observation and push",
         seed=arguments.seed,
         steps=len(targets),
         config={
-            "agents": {name: zoo.load(name).card.digest for name in zoo.names()},
+            "agents": {name: zoo.load(name).card.digest for name in arguments.agents},
             "sigma": SIGMA,
             "discount": DISCOUNT,
             "push": PUSH,
@@ -140,8 +145,8 @@ def main() -> None:
         },
         curve=dict(zip(COLUMNS, curve[-1], strict=True)),
         training_reset_seeds=(FIRST_SEED, FIRST_SEED + arguments.episodes - 1),
-        command=f"python experiments/goal2/attacks/train_critic.py --seed {arguments.seed} "
-        f"--episodes {arguments.episodes}",
+        command=f"python experiments/goal2/attacks/train_critic.py --name {arguments.name} "
+        f"--agents {' '.join(arguments.agents)} --seed {arguments.seed} --episodes {arguments.episodes}",
     )
 
 
