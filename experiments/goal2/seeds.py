@@ -15,13 +15,18 @@ from ccfs.protocol import load_protocol
 
 HERE = Path(__file__).resolve().parent
 EARLIER = {
-    "table": range(1_000_000, 1_000_256),
-    "guarded": range(1_200_000, 1_200_256),
-    "costs": range(1_400_000, 1_400_256),
-    "attacks": range(1_500_000, 1_500_128),
-    "ablation": range(1_600_000, 1_600_064),
+    "table, two million steps": range(1_000_000, 1_000_256),
+    "guarded, two million steps": range(1_200_000, 1_200_256),
+    "costs, two million steps": range(1_400_000, 1_400_256),
+    "attacks, two million steps": range(1_500_000, 1_500_128),
+    "ablation, two million steps": range(1_600_000, 1_600_064),
+    "table, five million steps": range(2_000_000, 2_000_256),
+    "guarded, five million steps": range(2_200_000, 2_200_256),
+    "costs, five million steps": range(2_400_000, 2_400_256),
+    "attacks, five million steps": range(2_500_000, 2_500_128),
+    "ablation, five million steps": range(2_600_000, 2_600_064),
 }
-"""Cohorts on which the agents were certified when they had two million training steps; kept in the history."""
+"""Cohorts on which the agents were certified when they had fewer training steps; those results are in the history."""
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 """Reset seeds of every tuning, piloting and test run of this study."""
 
