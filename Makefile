@@ -71,7 +71,7 @@ bench: $(READY) ## speed as ratios, contenders alternating in one run
 	$(BIN)/python benchmarks/bench_envs.py
 	$(BIN)/python benchmarks/bench_runtime.py
 
-train: $(READY) ## continue training the shipped controllers (many hours; interrupt and repeat at will)
+train: $(READY) ## train the shipped controllers to the plan's last milestone (interrupt and repeat at will)
 	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
 clean: ## remove the environment and everything built
