@@ -1,6 +1,7 @@
 """Train the cost critic on rollouts of the shipped agents with held random pushes, and ship it as a small numpy file.
 
-    python experiments/goal2/attacks/train_critic.py --name critic-ppolag-pointgoal2 --seed 1 --episodes 3000
+    python experiments/goal2/attacks/train_critic.py --name critic-ppolag-pointgoal2 --seed 1 --episodes 2400 \
+        --agents ppolag-pointgoal2-1120275774 ppolag-pointgoal2-1346831933
 
 Q(observation, action) is the expected discount^k, k the steps until the first cost (0 if the goal or step 500 comes
 first), when the center is pushed to `action` for the next few steps. What the regression takes as the action is the
