@@ -42,6 +42,8 @@ def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = No
             for config, _ in turns:
                 console.print(f"{config.name}: another process is training it.", highlight=False, soft_wrap=True)
             return
+    last = plan.milestones[-1]
+    console.print(f"The plan is done: every controller has {last:,} steps.", highlight=False, soft_wrap=True)
 
 
 def _open_turns(plan: Plan) -> list[tuple[TrainingConfig, int]]:

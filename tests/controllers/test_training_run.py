@@ -225,6 +225,8 @@ def test_plan_takes_turns_and_continues(tmp_path: Path, capsys: pytest.CaptureFi
         rows = list(csv.DictReader(file))
     assert [float(row["steps"]) for row in rows] == [200.0, 400.0, 600.0, 800.0]
     assert "800 steps" in capsys.readouterr().out
+    run_plan(plan, Console(), make=make)
+    assert capsys.readouterr().out == "The plan is done: every controller has 800 steps.\n"
 
 
 def test_plan_continues_from_a_committed_checkpoint(tmp_path: Path) -> None:
