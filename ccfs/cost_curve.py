@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.schedule import fraction_upper
 from ccfs.certificates.trajectory import TrajectoryCertificate
 
@@ -31,7 +31,7 @@ class CostCurve:
 
         The probability grows with the cost, so the best certificate at or below `cost` counts; without one it is 0.
         """
-        level = _checks.finite("cost", cost)
+        level = checks.finite("cost", cost)
         if level >= self.ceiling:
             return 1.0
         pairs = zip(self.grid, self.certificates, strict=True)
@@ -58,8 +58,8 @@ def cost_curve(certificates: Mapping[float, TrajectoryCertificate], *, ceiling: 
         certificates: certificate of "total cost at most c" by c.
         ceiling: greatest possible total cost, for a cost of at most 1 a step the horizon.
     """
-    top = _checks.positive("ceiling", ceiling)
-    grid = tuple(sorted(_checks.finite("grid", at) for at in certificates))
+    top = checks.positive("ceiling", ceiling)
+    grid = tuple(sorted(checks.finite("grid", at) for at in certificates))
     if not grid:
         raise ValueError("`certificates` must hold at least one grid point, got none.")
     proofs = tuple(certificates[at] for at in grid)

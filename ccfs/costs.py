@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ccfs.batches import Batch
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.trajectory import certify_event
 from ccfs.certify import refuse_missing_trials
 from ccfs.cost_curve import CostCurve, cost_curve
@@ -67,7 +67,7 @@ def cost_study(store: Store, *, grid: Sequence[float] | None = None, most: float
             "`--most` must be given: recorded steps cost other than 0 or 1, so that nothing tells what a trajectory "
             "can cost at most."
         )
-    ceiling = float(protocol.horizon) if most is None else _checks.positive("--most", most)
+    ceiling = float(protocol.horizon) if most is None else checks.positive("--most", most)
     if not greatest <= ceiling:
         raise ValueError(f"`--most` must be at least {greatest:g}, a total cost that was recorded, got {ceiling:g}.")
     points = _grid(grid, ceiling)
@@ -107,7 +107,7 @@ def _curve(
 def _grid(given: Sequence[float] | None, ceiling: float) -> tuple[float, ...]:
     if given is None:
         return tuple(at for at in GRID if at < ceiling)
-    points = tuple(sorted({_checks.nonnegative("--grid", at) for at in given}))
+    points = tuple(sorted({checks.nonnegative("--grid", at) for at in given}))
     if not (points and points[-1] < ceiling):
         raise ValueError(f"`--grid` must hold costs below {ceiling:g}, the greatest possible one, got {list(given)}.")
     return points

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.outcomes import Outcome
 from ccfs.trace import Trace
 
@@ -88,7 +88,7 @@ class _Horizon:
     horizon: int
 
     def __post_init__(self) -> None:
-        _checks.count("horizon", self.horizon, minimum=1)
+        checks.count("horizon", self.horizon, minimum=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +123,8 @@ class CostAtMost(_Horizon):
     budget: float
 
     def __post_init__(self) -> None:
-        _checks.count("horizon", self.horizon, minimum=1)
-        _checks.finite("budget", self.budget)
+        checks.count("horizon", self.horizon, minimum=1)
+        checks.finite("budget", self.budget)
 
     def holds(self, trace: Trace) -> bool:
         """Return whether the total cost stays within the budget."""
@@ -138,8 +138,8 @@ class ReturnAtLeast(_Horizon):
     value: float
 
     def __post_init__(self) -> None:
-        _checks.count("horizon", self.horizon, minimum=1)
-        _checks.finite("value", self.value)
+        checks.count("horizon", self.horizon, minimum=1)
+        checks.finite("value", self.value)
 
     def holds(self, trace: Trace) -> bool:
         """Return whether the return is large enough."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import ParamSpec, TypeVar
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["Engine", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
 
@@ -84,7 +84,7 @@ def serial_engine() -> Engine:
 
 def process_engine(workers: int) -> Engine:
     """Return the engine of `workers` local processes (spawned, so that they share nothing)."""
-    count = _checks.count("workers", workers, minimum=1)
+    count = checks.count("workers", workers, minimum=1)
 
     def abandon(executor: Executor) -> None:
         if isinstance(executor, ProcessExecutor):

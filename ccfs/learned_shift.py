@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.history import PublicHistory
 from ccfs.protocols import ShiftRule, Vector
 from ccfs.shifts import Critic, GreedyShift, fit
@@ -98,9 +98,9 @@ class DangerBurstShift:
     _begun: int | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _checks.nonnegative("threshold", self.threshold)
-        _checks.positive("sigma", self.sigma)
-        _checks.count("steps", self.steps, minimum=1)
+        checks.nonnegative("threshold", self.threshold)
+        checks.positive("sigma", self.sigma)
+        checks.count("steps", self.steps, minimum=1)
 
     def reset(self) -> None:
         """Wait again."""
@@ -156,8 +156,8 @@ class SensitivityShift:
     def __post_init__(self) -> None:
         if not callable(self.critic):
             raise TypeError(f"`critic` must be callable, got {self.critic!r}.")
-        _checks.positive("gain", self.gain)
-        _checks.positive("reach", self.reach)
+        checks.positive("gain", self.gain)
+        checks.positive("reach", self.reach)
 
     def reset(self) -> None:
         """Forget the budget of the last episode."""

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.schedule import fraction_lower, fraction_upper
 from ccfs.protocols import Vector
 from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
@@ -22,7 +22,7 @@ class EnergyRefusedError(ValueError):
 
 def energy_limit(budget: float, schedule: ProposalSchedule) -> float:
     """Return the energy of the Euclidean budget B under one schedule, charge times B squared, rounded down."""
-    return fraction_lower(Fraction(schedule.charge) * Fraction(_checks.nonnegative("budget", budget)) ** 2)
+    return fraction_lower(Fraction(schedule.charge) * Fraction(checks.nonnegative("budget", budget)) ** 2)
 
 
 class EnergyLedger:
@@ -38,7 +38,7 @@ class EnergyLedger:
     """
 
     def __init__(self, *, limit: float, schedules: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
-        self._limit = _checks.nonnegative("limit", limit)
+        self._limit = checks.nonnegative("limit", limit)
         self._schedules = as_schedules(schedules)
         self._charges: dict[ProposalSchedule, Fraction] = {}
         self._spent = Fraction(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.report_numbers import exact_text, lower_text
@@ -22,8 +22,8 @@ def shortfall(trials: int, *, delta: float, family: int, target: float, bound: B
     'even 200 of 200 would certify only 0.9660, below the target 0.99; at least 688 trials are needed'
     >>> shortfall(688, delta=0.001, family=1, target=0.99, bound=Bound.CLOPPER_PEARSON)
     """
-    total = _checks.count("trials", trials, minimum=1)
-    level, share = _checks.open_unit("target", target), bonferroni(delta, family)
+    total = checks.count("trials", trials, minimum=1)
+    level, share = checks.open_unit("target", target), bonferroni(delta, family)
 
     def best(number: int) -> float:
         return bound.lower(number, number, delta=share)

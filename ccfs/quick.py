@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ccfs.building import check_horizon
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.components import AcceptAll
 from ccfs.events import Event, holds
@@ -85,7 +85,7 @@ def certify_policy(
         fallbacks: asked in order when no proposal is accepted; without an answer the trial ends as a failure.
         family: number of claims that share `delta`.
     """
-    count = _checks.count("trials", trials, minimum=1)
+    count = checks.count("trials", trials, minimum=1)
     controller, success = _controller(policy), _event(event)
     _refuse_what_is_no_environment(env)
     allowed = AcceptAll() if verifier is None else verifier  # an empty container of rules is a verifier too

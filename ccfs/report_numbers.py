@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.bounds import Bound
 
 __all__ = ["exact_text", "interval", "lower_text", "rate_text", "upper_text"]
@@ -60,8 +60,8 @@ def interval(successes: int, trials: int, bound: Bound, *, delta: float) -> tupl
     >>> lower_text(low), upper_text(high)
     ('0.1870', '0.8130')
     """
-    hits, total = _checks.tally(successes, trials)
-    share = _checks.delta(delta) / 2.0
+    hits, total = checks.tally(successes, trials)
+    share = checks.delta(delta) / 2.0
     rule = Bound.COHORT if bound is Bound.HOEFFDING else bound
     low, missed = rule.lower(hits, total, delta=share), rule.lower(total - hits, total, delta=share)
     return low, 1.0 if missed == 0.0 else min(math.nextafter(1.0 - missed, math.inf), 1.0)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.history import PublicHistory
 from ccfs.ledger import squared_norm
 from ccfs.protocols import ShiftRule, Vector
@@ -131,8 +131,8 @@ class GreedyShift(_Memoryless):
     norm: float | None = None
 
     def __post_init__(self) -> None:
-        _checks.count("probes", self.probes, minimum=2)
-        _checks.positive("reach", self.reach)
+        checks.count("probes", self.probes, minimum=2)
+        checks.positive("reach", self.reach)
         _optional_norm(self.norm)
         if not callable(self.critic):
             raise TypeError(f"`critic` must be callable, got {self.critic!r}.")
@@ -155,7 +155,7 @@ class BurstShift(_Memoryless):
     direction: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        _checks.count("step", self.step)
+        checks.count("step", self.step)
         if self.direction is not None:
             object.__setattr__(self, "direction", _direction(self.direction))
 
@@ -181,11 +181,11 @@ class ScriptedShift(_Memoryless):
 
 def _optional_norm(norm: float | None) -> None:
     if norm is not None:
-        _checks.nonnegative("norm", norm)
+        checks.nonnegative("norm", norm)
 
 
 def _vector(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(_checks.finite(f"{name}[{i}]", value) for i, value in enumerate(values))
+    return tuple(checks.finite(f"{name}[{i}]", value) for i, value in enumerate(values))
 
 
 def _direction(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from enum import Enum
 
 import numpy as np
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["Purpose", "Streams"]
 
@@ -39,8 +39,8 @@ class Streams:
     trial: int
 
     def __post_init__(self) -> None:
-        _checks.count("root", self.root)
-        _checks.count("trial", self.trial)
+        checks.count("root", self.root)
+        checks.count("trial", self.trial)
         if not isinstance(self.arm, str):
             raise TypeError(f"`arm` must be a string, got {self.arm!r}.")
 

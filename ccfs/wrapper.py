@@ -11,7 +11,7 @@ import numpy as np
 
 from ccfs.adapter import Info, Signals, inner_step
 from ccfs.attack import Attack, ShiftRecord
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.history import PublicStep
 from ccfs.program import CausalProgram
 from ccfs.protocols import Vector
@@ -78,10 +78,10 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             if not horizon <= len(fixed):
                 raise ValueError(f"`schedules` must cover `horizon` {horizon}, got {len(fixed)} entries.")
         if horizon is not None:
-            _checks.count("horizon", horizon, minimum=1)
+            checks.count("horizon", horizon, minimum=1)
         if attack is not None and horizon is None:
             raise ValueError("`horizon` must be given with an attack: the energy limit is one over a finite horizon.")
-        _checks.count("seed", seed)
+        checks.count("seed", seed)
         super().__init__(env)
         self._program, self._schedules, self._horizon = program, fixed, horizon
         self._attack, self._signals = attack, Signals() if signals is None else signals

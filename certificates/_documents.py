@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["CertificateError", "decode_float", "encode_float", "read_document"]
 
@@ -39,7 +39,7 @@ def decode_float(name: str, value: object) -> float | None:
     """Return the bound that `encode_float` wrote; refuse NaN, negative numbers and other kinds."""
     if value is None:
         return None
-    return math.inf if value == "infinity" else _checks.nonnegative(name, value)
+    return math.inf if value == "infinity" else checks.nonnegative(name, value)
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flint import arb
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.validated import exact
 
 __all__ = ["forward_cost", "ordered_pair", "renyi_cost", "root"]
@@ -12,8 +12,8 @@ __all__ = ["forward_cost", "ordered_pair", "renyi_cost", "root"]
 
 def ordered_pair(p: float, q: float) -> tuple[arb, arb] | None:
     """Return (p, min(q, 1 - p)) as balls, or None unless the first certainly exceeds the second."""
-    top = exact(_checks.probability("p", p))
-    runner = exact(_checks.probability("q", q))
+    top = exact(checks.probability("p", p))
+    runner = exact(checks.probability("q", q))
     if not runner <= 1 - top:
         runner = 1 - top
     return (top, runner) if top > runner else None

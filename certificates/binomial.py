@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.schedule import fraction_lower
 from ccfs.certificates.validated import (
     anytime_root,
@@ -49,8 +49,8 @@ def clopper_pearson_lower(successes: int, trials: int, *, delta: float) -> float
     >>> clopper_pearson_lower(256, 256, delta=0.001) < 0.001 ** (1 / 256)
     True
     """
-    hits, total = _checks.tally(successes, trials)
-    level = _checks.delta(delta)
+    hits, total = checks.tally(successes, trials)
+    level = checks.delta(delta)
     if hits == 0:
         return 0.0
     return max(lower_float(refined(lambda: binomial_root(hits, total, level))), 0.0)
@@ -66,8 +66,8 @@ def clopper_pearson_upper(successes: int, trials: int, *, delta: float) -> float
     >>> clopper_pearson_upper(10, 10, delta=0.05)
     1.0
     """
-    hits, total = _checks.tally(successes, trials)
-    level = _checks.delta(delta)
+    hits, total = checks.tally(successes, trials)
+    level = checks.delta(delta)
     if hits == total:
         return 1.0
     return min(upper_float(refined(lambda: 1 - binomial_root(total - hits, total, level))), 1.0)
@@ -85,8 +85,8 @@ def hoeffding_lower(successes: int, trials: int, *, delta: float) -> float:
     >>> f"{hoeffding_lower(211, 256, delta=0.001 / 6):.3f}"
     '0.694'
     """
-    hits, total = _checks.tally(successes, trials)
-    level = _checks.delta(delta)
+    hits, total = checks.tally(successes, trials)
+    level = checks.delta(delta)
     with precision():
         slack = (-exact(level).log() / (2 * total)).sqrt()
         return max(lower_float(exact(Fraction(hits, total)) - slack), 0.0)
@@ -114,7 +114,7 @@ def cohort_lower(successes: int, trials: int, *, delta: float) -> float:
     >>> f"{cohort_lower(211, 256, delta=0.001 / 6):.3f}"
     '0.726'
     """
-    hits, total = _checks.tally(successes, trials)
+    hits, total = checks.tally(successes, trials)
     away_from_mean = fraction_lower(Fraction(max(hits - 1, 0), total))
     return min(clopper_pearson_lower(hits, total, delta=delta), away_from_mean)
 
@@ -142,11 +142,11 @@ def anytime_lower(successes: int, trials: int, *, delta: float, prior: tuple[flo
     >>> 0.2499 < anytime_lower(1, 1, delta=0.5) < 0.25
     True
     """
-    hits, total = _checks.tally(successes, trials)
-    level = _checks.delta(delta)
+    hits, total = checks.tally(successes, trials)
+    level = checks.delta(delta)
     if not isinstance(prior, tuple) or len(prior) != 2:
         raise TypeError(f"`prior` must be a pair (a, b) of positive numbers, got {prior!r}.")
-    weights = (_checks.positive("prior[0]", prior[0]), _checks.positive("prior[1]", prior[1]))
+    weights = (checks.positive("prior[0]", prior[0]), checks.positive("prior[1]", prior[1]))
     if hits == 0:
         return 0.0
     return max(lower_float(refined(lambda: anytime_root(hits, total, level, weights))), 0.0)
@@ -158,8 +158,8 @@ def bonferroni(delta: float, count: int) -> float:
     >>> bonferroni(0.001, 64_000)
     1.5625e-08
     """
-    level = _checks.delta(delta)
-    share = fraction_lower(Fraction(level) / _checks.count("count", count, minimum=1))
+    level = checks.delta(delta)
+    share = fraction_lower(Fraction(level) / checks.count("count", count, minimum=1))
     if not share > 0.0:
         raise ValueError(f"`delta` must leave each of {count} claims a positive share, got {level}.")
     return share
@@ -180,7 +180,7 @@ def winner_pvalue(winner: int, competitor: int) -> float:
     >>> 0.125 <= winner_pvalue(3, 0) < 0.1251
     True
     """
-    won = _checks.count("winner", winner)
-    lost = _checks.count("competitor", competitor)
+    won = checks.count("winner", winner)
+    lost = checks.count("competitor", competitor)
     with precision():
         return min(upper_float(binomial_upper_tail(won, won + lost, exact(0.5))), 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates._tie_costs import forward_cost, ordered_pair, renyi_cost, root
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.filtered import Abstention
@@ -148,8 +148,8 @@ def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> 
 
     Paper, eq:diameter-radii. Assumes: no two retained points are farther apart than `diameter`.
     """
-    scale = _checks.positive("sigma", sigma)
-    width = _checks.positive("diameter", diameter)
+    scale = checks.positive("sigma", sigma)
+    width = checks.positive("diameter", diameter)
     with precision(_BITS):
         pair = ordered_pair(p, q)
         if pair is None:
@@ -163,8 +163,8 @@ def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
     Paper, eq:diameter-radii: the log likelihood ratio of two centers at distance d varies by at most D d / sigma^2 over
     the retained set. Assumes: as `diameter_kl_radius`.
     """
-    scale = _checks.positive("sigma", sigma)
-    width = _checks.positive("diameter", diameter)
+    scale = checks.positive("sigma", sigma)
+    width = checks.positive("diameter", diameter)
     with precision(_BITS):
         pair = ordered_pair(p, q)
         if pair is None:
@@ -318,8 +318,8 @@ def _from_counts(
     premise: _Premise,
     radius: Callable[[float, float, float, _Premise], float],
 ) -> ConditionalCertificate | Abstention:
-    tallies = _checks.counts("counts", counts)
-    label = _checks.count("selected", selected)
+    tallies = checks.counts("counts", counts)
+    label = checks.count("selected", selected)
     if not label < len(tallies):
         raise ValueError(f"`selected` must be a label index below {len(tallies)}, got {label}.")
     half, each = bonferroni(delta, 2), bonferroni(delta, 2 * (len(tallies) - 1))
@@ -343,7 +343,7 @@ def _from_counts(
         upper=upper,
         counts=tallies,
         sigma=sigma,
-        delta=_checks.delta(delta),
+        delta=checks.delta(delta),
         rule=rule,
         premise=premise,
     )
@@ -361,14 +361,14 @@ def _down(ball: arb) -> float:
 
 
 def _order(order: float) -> float:
-    level = _checks.finite("order", order)
+    level = checks.finite("order", order)
     if not level >= 1.0:
         raise ValueError(f"`order` must be at least 1, got {level}. Below 1 the divergence bound is not proved here.")
     return level
 
 
 def _premise(sigma: float, covariance_ratio: float, ball: float) -> tuple[float, float, float]:
-    reach = _checks.real("ball", ball)
+    reach = checks.real("ball", ball)
     if not reach > 0.0:
         raise ValueError(f"`ball` must be positive or infinite, got {reach}.")
-    return _checks.positive("sigma", sigma), _checks.positive("covariance_ratio", covariance_ratio), reach
+    return checks.positive("sigma", sigma), checks.positive("covariance_ratio", covariance_ratio), reach

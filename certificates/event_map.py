@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from ccfs.certificates import _boxes, _checks
+from ccfs.certificates import _boxes, checks
 from ccfs.certificates._event_tools import probit
 from ccfs.certificates._truncated import log_masses
 from ccfs.certificates.occupancy import BoxUnion
@@ -41,13 +41,13 @@ def axis_event_slack(boxes: BoxUnion, centers: ArrayLike, *, axis: int, step: fl
     True
     """
     points = _boxes.checked_center("centers", centers, boxes.dim)
-    moved = _checks.count("axis", axis)
+    moved = checks.count("axis", axis)
     if not moved < boxes.dim:
         raise ValueError(f"`axis` must be below the dimension {boxes.dim}, got {moved}.")
-    move = _checks.finite("step", step) / boxes.sigma
+    move = checks.finite("step", step) / boxes.sigma
     if move == 0.0:
         raise ValueError("`step` must not be 0: a center compared with itself violates nothing.")
-    grid = _thresholds(boxes, points, moved, _checks.positive("spacing", spacing))
+    grid = _thresholds(boxes, points, moved, checks.positive("spacing", spacing))
     flat = points.reshape(-1, boxes.dim)
     cells = _log_cells(boxes, flat, moved, grid)
     shifted = flat.copy()

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.gaussian import radius, radius_upper
 from ccfs.certificates.schedule import fraction_upper
@@ -75,7 +75,7 @@ def top_label(counts: Sequence[int] | NDArray[np.int64]) -> int:
     >>> top_label([3, 7, 7])
     1
     """
-    tallies = _checks.counts("counts", counts)
+    tallies = checks.counts("counts", counts)
     return tallies.index(max(tallies))
 
 
@@ -202,10 +202,10 @@ def substituted_one_sided(successes: int, retained: int, *, sigma: float, delta:
         sigma: proposal scale.
         delta: failure probability of the bound on the conditional probability.
     """
-    scale = _checks.positive("sigma", sigma)
-    level = _checks.delta(delta)
-    if _checks.count("retained", retained) == 0:
-        if _checks.count("successes", successes) != 0:
+    scale = checks.positive("sigma", sigma)
+    level = checks.delta(delta)
+    if checks.count("retained", retained) == 0:
+        if checks.count("successes", successes) != 0:
             raise ValueError(f"`successes` must be at most `retained`, got {successes} of 0.")
         return 0.0
     lower = clopper_pearson_lower(successes, retained, delta=level)
@@ -226,9 +226,9 @@ class _Tally:
 
     @classmethod
     def of(cls, counts: Sequence[int] | NDArray[np.int64], rejected: int, selected: int) -> _Tally:
-        tallies = _checks.counts("counts", counts)
-        discarded = _checks.count("rejected", rejected)
-        label = _checks.count("selected", selected)
+        tallies = checks.counts("counts", counts)
+        discarded = checks.count("rejected", rejected)
+        label = checks.count("selected", selected)
         if not label < len(tallies):
             raise ValueError(f"`selected` must be a label index below {len(tallies)}, got {label}.")
         trials = sum(tallies) + discarded
@@ -254,7 +254,7 @@ class _Tally:
 def _certificate(
     tally: _Tally, lower: float, upper: float, *, sigma: float, delta: float, rule: str
 ) -> JointMassCertificate | Abstention:
-    scale = _checks.positive("sigma", sigma)
+    scale = checks.positive("sigma", sigma)
     if not lower > upper:
         return Abstention(
             reason=f"the lower bound {lower:.6g} on label {tally.selected} does not exceed the upper bound {upper:.6g} "
@@ -268,6 +268,6 @@ def _certificate(
         counts=tally.counts,
         rejected=tally.rejected,
         sigma=scale,
-        delta=_checks.delta(delta),
+        delta=checks.delta(delta),
         rule=rule,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.validated import exact, lower_float, normal_cdf, normal_quantile, precision, upper_float
 
 __all__ = ["event_lower", "event_upper", "kl", "radius", "radius_upper", "renyi", "total_variation"]
@@ -22,8 +22,8 @@ def event_lower(p: float, mu: float) -> float:
     >>> event_lower(0.5, 0.0), event_lower(0.0, 1.0), event_lower(1.0, 3.0)
     (0.5, 0.0, 1.0)
     """
-    probability = _checks.probability("p", p)
-    shift = _checks.nonnegative("mu", mu)
+    probability = checks.probability("p", p)
+    shift = checks.nonnegative("mu", mu)
     if probability in (0.0, 1.0) or shift == 0.0:
         return probability
     with precision():
@@ -38,8 +38,8 @@ def event_upper(p: float, mu: float) -> float:
     >>> event_upper(0.5, 0.0), event_upper(0.0, 1.0), event_upper(1.0, 3.0)
     (0.5, 0.0, 1.0)
     """
-    probability = _checks.probability("p", p)
-    shift = _checks.nonnegative("mu", mu)
+    probability = checks.probability("p", p)
+    shift = checks.nonnegative("mu", mu)
     if probability in (0.0, 1.0) or shift == 0.0:
         return probability
     with precision():
@@ -54,7 +54,7 @@ def total_variation(mu: float) -> float:
     >>> total_variation(0.0)
     0.0
     """
-    shift = _checks.nonnegative("mu", mu)
+    shift = checks.nonnegative("mu", mu)
     if shift == 0.0:
         return 0.0
     with precision():
@@ -78,8 +78,8 @@ def renyi(mu: float, order: float) -> float:
     >>> renyi(1.0, 2.0)
     1.0
     """
-    shift = _checks.nonnegative("mu", mu)
-    factor = _checks.positive("order", order)
+    shift = checks.nonnegative("mu", mu)
+    factor = checks.positive("order", order)
     with precision():
         return upper_float(exact(factor) * exact(shift) ** 2 / 2)
 
@@ -101,9 +101,9 @@ def radius(lower_a: float, upper_b: float, sigma: float) -> float:
     >>> radius(0.5, 0.5, 1.0)
     0.0
     """
-    lower = _checks.probability("lower_a", lower_a)
-    upper = _checks.probability("upper_b", upper_b)
-    scale = _checks.positive("sigma", sigma)
+    lower = checks.probability("lower_a", lower_a)
+    upper = checks.probability("upper_b", upper_b)
+    scale = checks.positive("sigma", sigma)
     if not lower > upper:
         return 0.0
     if lower == 1.0 or upper == 0.0:
@@ -118,9 +118,9 @@ def radius_upper(upper_a: float, lower_b: float, sigma: float) -> float:
 
     Assumes: upper_a and lower_b bound the two probabilities from the OTHER sides than in `radius`.
     """
-    upper = _checks.probability("upper_a", upper_a)
-    lower = _checks.probability("lower_b", lower_b)
-    scale = _checks.positive("sigma", sigma)
+    upper = checks.probability("upper_a", upper_a)
+    lower = checks.probability("lower_b", lower_b)
+    scale = checks.positive("sigma", sigma)
     if not upper > lower:
         return 0.0
     if upper == 1.0 or lower == 0.0:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from ccfs.certificates import _boxes, _checks, gaussian
+from ccfs.certificates import _boxes, checks, gaussian
 from ccfs.certificates.occupancy import BoxUnion
 from ccfs.certificates.schedule import fraction_lower, fraction_upper
 
@@ -45,7 +45,7 @@ class GaussianComparison:
     sigma: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", _checks.positive("sigma", self.sigma))
+        object.__setattr__(self, "sigma", checks.positive("sigma", self.sigma))
 
     def event_lower(self, p: float, *, shift: float) -> float:
         """Return the least probability, after a move by `shift`, of an event of at least `p` before, rounded down."""
@@ -68,7 +68,7 @@ class GaussianComparison:
         return gaussian.radius(lower_a, upper_b, self.sigma)
 
     def _mu(self, shift: float) -> float:
-        return fraction_upper(Fraction(_checks.nonnegative("shift", shift)) / Fraction(self.sigma))
+        return fraction_upper(Fraction(checks.nonnegative("shift", shift)) / Fraction(self.sigma))
 
 
 def fixed_repair(*, sigma: float) -> GaussianComparison:
@@ -161,7 +161,7 @@ class AnchoredMixture:
             raise ValueError(f"`anchor` must be one center, got shape {anchor.shape}.")
         anchor.setflags(write=False)
         object.__setattr__(self, "anchor", anchor)
-        object.__setattr__(self, "tau", _checks.probability("tau", self.tau))
+        object.__setattr__(self, "tau", checks.probability("tau", self.tau))
         set_diameter(self.components)
 
     @property
@@ -217,7 +217,7 @@ def anchored_radius(p_top: float, p_runner: float, *, sigma: float, diameter: fl
     >>> anchored_radius(0.75, 0.25, sigma=1.0, diameter=3.0, tau=0.0)
     0.5
     """
-    gap = Fraction(_checks.probability("p_top", p_top)) - Fraction(_checks.probability("p_runner", p_runner))
+    gap = Fraction(checks.probability("p_top", p_top)) - Fraction(checks.probability("p_runner", p_runner))
     doubled = 2 * _coefficient(sigma, diameter, tau)
     return fraction_lower(_root_bracket(gap * gap / doubled)[0]) if gap > 0 else 0.0
 
@@ -267,9 +267,9 @@ def _top_two(probabilities: Array, log_masses: Array) -> tuple[float, float]:
 
 
 def _coefficient(sigma: float, diameter: float, tau: float) -> Fraction:
-    variance = Fraction(_checks.positive("sigma", sigma)) ** 2
-    width = Fraction(_checks.nonnegative("diameter", diameter))
-    share = Fraction(_checks.probability("tau", tau))
+    variance = Fraction(checks.positive("sigma", sigma)) ** 2
+    width = Fraction(checks.nonnegative("diameter", diameter))
+    share = Fraction(checks.probability("tau", tau))
     return 1 / (2 * variance) + (share * width / variance) ** 2 / 8
 
 

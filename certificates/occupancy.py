@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp, roots_legendre
 
-from ccfs.certificates import _boxes, _checks
+from ccfs.certificates import _boxes, checks
 from ccfs.certificates._event import EventComparison, EventVerdict, compare_events
 from ccfs.certificates._truncated import Intervals, Moments, divergence, excess_exponential, moments, orient
 
@@ -52,7 +52,7 @@ class BoxUnion:
         low, high = _boxes.checked_boxes(lows, highs)
         object.__setattr__(self, "lows", low)
         object.__setattr__(self, "highs", high)
-        object.__setattr__(self, "sigma", _checks.positive("sigma", sigma))
+        object.__setattr__(self, "sigma", checks.positive("sigma", sigma))
 
     @property
     def count(self) -> int:
@@ -142,7 +142,7 @@ class BoxUnion:
     def kl_path(self, a: ArrayLike, b: ArrayLike, *, nodes: int = 16) -> Values:
         """Return KL(Q_a || Q_b) by eq. integrated-covariance with Gauss-Legendre quadrature along the segment."""
         start, stop = self._pair(a, b)
-        points, weights = roots_legendre(_checks.count("nodes", nodes, minimum=1))
+        points, weights = roots_legendre(checks.count("nodes", nodes, minimum=1))
         move = (stop - start) / self.sigma
         total = np.zeros(np.broadcast_shapes(start.shape, stop.shape)[:-1])
         for t, weight in zip(0.5 * (1.0 + points), 0.5 * weights, strict=True):
@@ -157,7 +157,7 @@ class BoxUnion:
         order 1, KL(a, b) + KL(a, a + (1 - order)(b - a)) / (order - 1); below it,
         [order KL(c, a) + (1 - order) KL(c, b)] / (1 - order) with c = order a + (1 - order) b.
         """
-        power = _checks.positive("order", order)
+        power = checks.positive("order", order)
         start, stop = self._pair(a, b)
         step = stop - start
         move = step / self.sigma

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
 
@@ -58,8 +58,8 @@ def rho_for_multiplier(count: int, multiplier: float) -> float:
     >>> kappa(4, rho_for_multiplier(4, 1.05))
     1.05
     """
-    proposals = _checks.count("count", count, minimum=1)
-    factor = _checks.positive("multiplier", multiplier)
+    proposals = checks.count("count", count, minimum=1)
+    factor = checks.positive("multiplier", multiplier)
     if proposals == 1:
         if factor != 1.0:
             raise ValueError(f"`multiplier` must be 1 for a single proposal, got {factor}.")
@@ -84,7 +84,7 @@ class ProposalSchedule:
         count, rho = _block(self.count, self.rho)
         object.__setattr__(self, "count", count)
         object.__setattr__(self, "rho", rho)
-        sigma = _checks.positive("sigma", self.sigma)
+        sigma = checks.positive("sigma", self.sigma)
         if not 1e-150 <= sigma <= 1e150:
             raise ValueError(f"`sigma` must be between 1e-150 and 1e150, so that a charge is a double, got {sigma}.")
         object.__setattr__(self, "sigma", sigma)
@@ -124,8 +124,8 @@ class ProposalSchedule:
 
 
 def _block(count: object, rho: object) -> tuple[int, float]:
-    proposals = _checks.count("count", count, minimum=1)
-    correlation = _checks.finite("rho", rho)
+    proposals = checks.count("count", count, minimum=1)
+    correlation = checks.finite("rho", rho)
     if not 0.0 <= correlation < 1.0:
         raise ValueError(f"`rho` must be in [0, 1), got {correlation}. See `rho_for_multiplier`.")
     if proposals == 1 and correlation != 0.0:

@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates._documents import CertificateError, decode_float, encode_float, read_document
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
@@ -49,8 +49,8 @@ def mu_certified(p_lower: float, target: float) -> float | None:
     >>> mu_certified(0.5, 0.5), mu_certified(0.4, 0.5)
     (0.0, None)
     """
-    lower = _checks.probability("p_lower", p_lower)
-    level = _checks.open_unit("target", target)
+    lower = checks.probability("p_lower", p_lower)
+    level = checks.open_unit("target", target)
     if lower < level:
         return None
     if lower == level:
@@ -70,8 +70,8 @@ def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> floa
     >>> f"{budget(0.6938, 0.5, sigma=0.2, kappa=1.05):.4f}"
     '0.0989'
     """
-    scale = _checks.positive("sigma", sigma)
-    multiplier = _checks.positive("kappa", kappa)
+    scale = checks.positive("sigma", sigma)
+    multiplier = checks.positive("kappa", kappa)
     if not multiplier >= 1.0:
         raise ValueError(
             f"`kappa` must be at least 1, got {multiplier}. `ccfs.certificates.trajectory.kappa` gives it."
@@ -152,7 +152,7 @@ class TrajectoryCertificate:
 
     def lower_at(self, budget: float) -> float:
         """Return the certified event probability under shifts of Euclidean budget `budget`, rounded down."""
-        size = _checks.nonnegative("budget", budget)
+        size = checks.nonnegative("budget", budget)
         with precision():
             mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
         if mu == math.inf:
@@ -161,8 +161,8 @@ class TrajectoryCertificate:
 
     def curve(self, points: int = 101, budget: float | None = None) -> tuple[tuple[float, float], ...]:
         """Return (budget, certified probability) pairs from 0 to `budget`, by default twice the certified one."""
-        number = _checks.count("points", points, minimum=2)
-        reach = 2.0 * (self.budget or 0.0) if budget is None else _checks.nonnegative("budget", budget)
+        number = checks.count("points", points, minimum=2)
+        reach = 2.0 * (self.budget or 0.0) if budget is None else checks.nonnegative("budget", budget)
         if not 0.0 < reach < math.inf:
             reach = 1.0 / math.sqrt(max(self.charges))
         return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
@@ -206,14 +206,14 @@ class TrajectoryCertificate:
         try:
             certificate = cls(
                 event=_event_name(document.pop("event")),
-                successes=_checks.count("successes", document.pop("successes")),
-                trials=_checks.count("trials", document.pop("trials"), minimum=1),
-                delta=_checks.delta(document.pop("delta")),
-                family=_checks.count("family", document.pop("family"), minimum=1),
-                target=_checks.open_unit("target", document.pop("target")),
+                successes=checks.count("successes", document.pop("successes")),
+                trials=checks.count("trials", document.pop("trials"), minimum=1),
+                delta=checks.delta(document.pop("delta")),
+                family=checks.count("family", document.pop("family"), minimum=1),
+                target=checks.open_unit("target", document.pop("target")),
                 bound=Bound(document.pop("bound")),
                 schedule=_stored_schedules(document.pop("schedule")),
-                p_lower=_checks.probability("p_lower", document.pop("p_lower")),
+                p_lower=checks.probability("p_lower", document.pop("p_lower")),
                 mu=decode_float("mu", document.pop("mu")),
             )
             stored = {name: document.pop(name) for name in _DERIVED}
@@ -275,21 +275,21 @@ def certify_event(
     >>> f"{certificate.p_lower:.4f} {certificate.budget:.3f}"
     '0.9666 0.110'
     """
-    hits, total = _checks.tally(successes, trials)
-    claims = _checks.count("family", family, minimum=1)
+    hits, total = checks.tally(successes, trials)
+    claims = checks.count("family", family, minimum=1)
     try:
         rule = Bound(bound)
     except ValueError:
         accepted = ", ".join(repr(entry.value) for entry in Bound)
         raise ValueError(f"`bound` must be one of {accepted}, got {bound!r}.") from None
-    level = _checks.open_unit("target", target)
+    level = checks.open_unit("target", target)
     schedules = _schedules(schedule)
     p_lower = rule.lower(hits, total, delta=bonferroni(delta, claims))
     return TrajectoryCertificate(
         event=_event_name(event),
         successes=hits,
         trials=total,
-        delta=_checks.delta(delta),
+        delta=checks.delta(delta),
         family=claims,
         target=level,
         bound=rule,

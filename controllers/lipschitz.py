@@ -16,7 +16,7 @@ import numpy as np
 from flint import arb, arb_mat
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.validated import exact, lower_float, precision
 from ccfs.controllers._lipschitz_search import Matrix, approximate, multipliers
 from ccfs.controllers.actor import GRID, NumpyActor
@@ -157,10 +157,10 @@ def observation_budget(budget: float, bound: LipschitzBound, *, horizon: int) ->
         bound: of the arm's controller.
         horizon: T, the most steps of a trajectory.
     """
-    total = _checks.nonnegative("budget", budget)
-    steps = _checks.count("horizon", horizon, minimum=1)
-    constant = _checks.positive("bound.constant", bound.constant)
-    rounding = _checks.nonnegative("bound.rounding", bound.rounding)
+    total = checks.nonnegative("budget", budget)
+    steps = checks.count("horizon", horizon, minimum=1)
+    constant = checks.positive("bound.constant", bound.constant)
+    rounding = checks.nonnegative("bound.rounding", bound.rounding)
     if Fraction(rounding) ** 2 * steps > Fraction(total) ** 2:
         return None
     with precision(_BITS):
@@ -235,7 +235,7 @@ def _rounding(actor: NumpyActor, norms: list[float], inner: float) -> float:
 def _coordinates(size: int, coordinates: Sequence[int] | None) -> list[int]:
     if coordinates is None:
         return list(range(size))
-    chosen = [_checks.count(f"coordinates[{i}]", value) for i, value in enumerate(coordinates)]
+    chosen = [checks.count(f"coordinates[{i}]", value) for i, value in enumerate(coordinates)]
     if not (chosen and len(set(chosen)) == len(chosen) and max(chosen) < size):
         raise ValueError(f"`coordinates` must be different numbers below {size}, at least one, got {coordinates}.")
     return sorted(chosen)

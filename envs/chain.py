@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.protocols import Flags, Vector
 
 __all__ = ["Chain", "ChainController", "ChainFallback", "ChainSpec", "ChainVerifier", "make", "make_controller"]
@@ -33,13 +33,13 @@ class ChainSpec:
     def __post_init__(self) -> None:
         size = len(self.centers)
         for name in ("centers", "lows", "highs", "retreats"):
-            table = tuple(_checks.finite(f"{name}[{i}]", value) for i, value in enumerate(getattr(self, name)))
+            table = tuple(checks.finite(f"{name}[{i}]", value) for i, value in enumerate(getattr(self, name)))
             if len(table) != size or not size >= 2:
                 raise ValueError(f"`{name}` must have one entry for each of at least 2 states, got {table}.")
             object.__setattr__(self, name, table)
         if not 0 <= self.start < size - 1:
             raise ValueError(f"`start` must be a state below the last, got {self.start}.")
-        _checks.positive("edge", self.edge)
+        checks.positive("edge", self.edge)
 
     @property
     def danger(self) -> int:

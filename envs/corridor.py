@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.history import PublicHistory
 from ccfs.protocols import Vector
 from ccfs.shifts import fit
@@ -40,9 +40,9 @@ class Corridor(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     """
 
     def __init__(self, *, horizon: int = 10, post: float = 0.5, start: float = 0.0) -> None:
-        self._horizon = _checks.count("horizon", horizon, minimum=1)
-        self._post = _checks.finite("post", post)
-        self._start = _checks.finite("start", start)
+        self._horizon = checks.count("horizon", horizon, minimum=1)
+        self._post = checks.finite("post", post)
+        self._start = checks.finite("start", start)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
         self.render_mode = None
@@ -78,7 +78,7 @@ class Steering:
     gain: float = 0.2
 
     def __post_init__(self) -> None:
-        _checks.finite("gain", self.gain)
+        checks.finite("gain", self.gain)
 
     @property
     def digest(self) -> str:
@@ -144,7 +144,7 @@ class WorstShift:
     gain: float
 
     def __post_init__(self) -> None:
-        _checks.finite("gain", self.gain)
+        checks.finite("gain", self.gain)
 
     def reset(self) -> None:
         """Do nothing: the rule has no memory."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower
 from ccfs.certificates.images._torch import require_torch
 from ccfs.certificates.images.counting import Counter, LabelCounts
@@ -30,7 +30,7 @@ __all__ = ["Candidate", "Confirmation", "SearchPlan", "cohort", "confirm", "dist
 
 def cohort(images: int, size: int, salt: str) -> tuple[int, ...]:
     """Return the first `size` indices ordered by SHA-256 of salt and index: chosen without looking at any image."""
-    total, wanted = _checks.count("images", images, minimum=1), _checks.count("size", size, minimum=1)
+    total, wanted = checks.count("images", images, minimum=1), checks.count("size", size, minimum=1)
     if not wanted <= total:
         raise ValueError(f"`size` must be at most {total}, got {wanted}.")
     order = sorted(range(total), key=lambda index: hashlib.sha256(f"{salt}:{index}".encode()).digest())
@@ -43,7 +43,7 @@ def family_size(members: int, num_classes: int) -> int:
     >>> family_size(128, 10)
     2432
     """
-    return _checks.count("members", members, minimum=1) * (2 * (_checks.count("num_classes", num_classes) - 1) + 1)
+    return checks.count("members", members, minimum=1) * (2 * (checks.count("num_classes", num_classes) - 1) + 1)
 
 
 def distance_upper(center: NDArray[np.float32], moved: NDArray[np.float32]) -> float:
@@ -145,7 +145,7 @@ def search(
     Restarts alternate between the two most frequent other labels of `nominal`; the best and the last center of each
     are screened with noise of their own. Centers stay in the box of pixel values; noise is not clipped.
     """
-    _checks.positive("radius", radius)
+    checks.positive("radius", radius)
     others = sorted(
         (label for label in range(len(nominal.retained)) if label != original),
         key=lambda label: (-nominal.retained[label], label),

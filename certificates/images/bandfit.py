@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images.bands import Band, ProjectedBand
 from ccfs.certificates.images.data import ImageSet
 
@@ -26,8 +26,8 @@ def fit_band(images: ImageSet, *, sigma: float, inner_ratio: float = 0.25, sprea
         inner_ratio: inner over outer edge, in [0, 1).
         spread_ratio: wanted standard deviation of the projected images, in units of sigma.
     """
-    spread = _checks.nonnegative("spread_ratio", spread_ratio) * sigma
-    scale, ratio = _checks.positive("sigma", sigma), _checks.finite("inner_ratio", inner_ratio)
+    spread = checks.nonnegative("spread_ratio", spread_ratio) * sigma
+    scale, ratio = checks.positive("sigma", sigma), checks.finite("inner_ratio", inner_ratio)
     if not 0.0 <= ratio < 1.0:
         raise ValueError(f"`inner_ratio` must be in [0, 1), got {ratio}.")
     if not len(images) >= 2:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images._torch import require_torch
 from ccfs.certificates.images.filters import CovarianceProof, everything
 from ccfs.certificates.schedule import fraction_upper
@@ -39,8 +39,8 @@ class Band:
             raise ValueError("`direction` must be finite.")
         vector.setflags(write=False)
         object.__setattr__(self, "direction", vector)
-        object.__setattr__(self, "offset", _checks.finite("offset", self.offset))
-        inner, outer = _checks.nonnegative("inner", self.inner), _checks.positive("outer", self.outer)
+        object.__setattr__(self, "offset", checks.finite("offset", self.offset))
+        inner, outer = checks.nonnegative("inner", self.inner), checks.positive("outer", self.outer)
         if not inner < outer:
             raise ValueError(f"`inner` must be below `outer`, got {inner} and {outer}.")
 
@@ -123,6 +123,6 @@ class ProjectedBand:
 
 def covariance_ratio(outers: Sequence[float], sigma: float) -> float:
     """Return what `ProjectedBand.proof` proves for bands of these outer limits, rounded up."""
-    scale = Fraction(_checks.positive("sigma", sigma))
+    scale = Fraction(checks.positive("sigma", sigma))
     widest = max(Fraction(outer) for outer in outers)
     return fraction_upper(max(Fraction(1), (widest / scale) ** 2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images._torch import require_torch
 from ccfs.certificates.images.filters import Filter
 from ccfs.certificates.images.streams import NoiseStream
@@ -27,8 +27,8 @@ class LabelCounts:
     rejected: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "retained", _checks.counts("retained", self.retained))
-        _checks.count("rejected", self.rejected)
+        object.__setattr__(self, "retained", checks.counts("retained", self.retained))
+        checks.count("rejected", self.rejected)
 
     @property
     def trials(self) -> int:
@@ -64,9 +64,9 @@ class Counter:
     """
 
     def __init__(self, model: nn.Module, sigma: float, rule: Filter, num_classes: int, batch_size: int) -> None:
-        self._sigma = _checks.positive("sigma", sigma)
-        self._classes = _checks.count("num_classes", num_classes, minimum=2)
-        self._batch = _checks.count("batch_size", batch_size, minimum=1)
+        self._sigma = checks.positive("sigma", sigma)
+        self._classes = checks.count("num_classes", num_classes, minimum=2)
+        self._batch = checks.count("batch_size", batch_size, minimum=1)
         if any(part.training for part in model.modules()):
             raise ValueError(
                 "`model` must be in evaluation mode: call model.eval() first. Batch statistics and dropout "
@@ -82,7 +82,7 @@ class Counter:
         require_torch()
         import torch
 
-        total = _checks.count("trials", trials)
+        total = checks.count("trials", trials)
         if center.size != stream.dimension:
             raise ValueError(f"`stream` must have dimension {center.size}, got {stream.dimension}.")
         self._allocate(center.size)

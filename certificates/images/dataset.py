@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images.counting import Counter
 from ccfs.certificates.images.data import ImageSet
 from ccfs.certificates.images.filters import Filter
@@ -83,7 +83,7 @@ def certify_dataset(
     Raises:
         RecordError: `folder` holds counts of another run.
     """
-    chosen = list(range(len(images))) if indices is None else [_checks.count("index", index) for index in indices]
+    chosen = list(range(len(images))) if indices is None else [checks.count("index", index) for index in indices]
     if len(set(chosen)) != len(chosen) or not all(index < len(images) for index in chosen):
         raise ValueError(f"`indices` must be different positions below {len(images)}.")
     key = RunKey(
@@ -93,11 +93,11 @@ def certify_dataset(
         filter=repr(rule.document()),
         arms=rule.arms,
         proof=rule.proof(sigma),
-        sigma=_checks.positive("sigma", sigma),
+        sigma=checks.positive("sigma", sigma),
         num_classes=len(images.classes),
-        selection_trials=_checks.count("n0", n0, minimum=1),
-        estimation_trials=_checks.count("n", n, minimum=1),
-        seed=_checks.count("seed", seed),
+        selection_trials=checks.count("n0", n0, minimum=1),
+        estimation_trials=checks.count("n", n, minimum=1),
+        seed=checks.count("seed", seed),
         stream=stream,
     )
     counter = Counter(model, sigma, rule, len(images.classes), batch_size)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images._torch import require_torch
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ConfidenceFilter:
     def __init__(self, *thresholds: float) -> None:
         if not thresholds:
             raise ValueError("`thresholds` must hold at least one threshold, got none. The paper's is 0.9.")
-        checked = tuple(_checks.finite("threshold", threshold) for threshold in thresholds)
+        checked = tuple(checks.finite("threshold", threshold) for threshold in thresholds)
         if not all(0.0 <= threshold < 1.0 for threshold in checked) or len(set(checked)) != len(checked):
             raise ValueError(f"`thresholds` must be different numbers in [0, 1), got {thresholds}.")
         self.thresholds = checked

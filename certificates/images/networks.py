@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images._torch import require_torch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for name in ("channels", "size", "num_classes"):
-            _checks.count(name, getattr(self, name), minimum=1)
+            checks.count(name, getattr(self, name), minimum=1)
         if not (len(self.widths) == len(self.blocks) >= 1):
             raise ValueError(f"`blocks` must hold one number for each width, got {self.blocks} for {self.widths}.")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
-from ccfs.certificates import _checks, conditional, filtered
+from ccfs.certificates import checks, conditional, filtered
 from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.images.counting import LabelCounts
@@ -84,7 +84,7 @@ def verdict(
         delta: failure probability of this image and rule.
         proof: covariance premise, required by the conditional rules.
     """
-    scale, level = _checks.positive("sigma", sigma), _checks.delta(delta)
+    scale, level = checks.positive("sigma", sigma), checks.delta(delta)
     if rule in _CONDITIONAL and proof is None:
         raise ValueError(f"{rule.value} needs a covariance proof, and this filter carries none. Use a joint rule.")
     if rule is Rule.UNFILTERED and (selection.rejected or estimation.rejected):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
 from ccfs.certificates.images.counting import Counter, LabelCounts, as_center
 from ccfs.certificates.images.filters import Filter
@@ -46,8 +46,8 @@ class FilteredSmoother:
             raise ValueError(
                 f"`filter` must have one arm here, got {filter.arms}. Use `certify_dataset` to count several at once."
             )
-        self._model, self._sigma, self._filter = model, _checks.positive("sigma", sigma), filter
-        self._classes, self._seed = num_classes, _checks.count("seed", seed)
+        self._model, self._sigma, self._filter = model, checks.positive("sigma", sigma), filter
+        self._classes, self._seed = num_classes, checks.count("seed", seed)
 
     def certify(
         self, x: Tensor | NDArray[np.generic], n0: int, n: int, delta: float, batch_size: int, *, index: int = 0
@@ -62,13 +62,13 @@ class FilteredSmoother:
             batch_size: proposals per model call; it does not change what is drawn.
             index: which of the seed's streams to use. Images that share one get dependent certificates.
         """
-        level = _checks.delta(delta)
+        level = checks.delta(delta)
         selection, estimation = self._counts(
             x,
             batch_size,
             index,
-            _Request(purpose=SELECTION, trials=_checks.count("n0", n0, minimum=1)),
-            _Request(purpose=ESTIMATION, trials=_checks.count("n", n, minimum=1)),
+            _Request(purpose=SELECTION, trials=checks.count("n0", n0, minimum=1)),
+            _Request(purpose=ESTIMATION, trials=checks.count("n", n, minimum=1)),
         )
         if sum(selection.retained) == 0:
             return Abstention(reason="no selection proposal was retained, so no label was selected")
@@ -85,8 +85,8 @@ class FilteredSmoother:
         The two most frequent retained labels are compared by an exact two-sided binomial test (Hung and Fithian, 2019,
         for multinomial winners; given how many proposals are retained, their labels are multinomial).
         """
-        level = _checks.delta(delta)
-        request = _Request(purpose="prediction", trials=_checks.count("n", n, minimum=1))
+        level = checks.delta(delta)
+        request = _Request(purpose="prediction", trials=checks.count("n", n, minimum=1))
         (counts,) = self._counts(x, batch_size, index, request)
         winner = top_label(counts.retained)
         runner = max(count for label, count in enumerate(counts.retained) if label != winner)
@@ -117,7 +117,7 @@ def pair_error_upper(winner: int, loser: int) -> float:
     >>> f"{pair_error_upper(3, 0):.6f}", pair_error_upper(0, 0)
     ('0.125000', 1.0)
     """
-    top, other = _checks.count("winner", winner), _checks.count("loser", loser)
+    top, other = checks.count("winner", winner), checks.count("loser", loser)
     if top == 0:
         return 1.0
     with precision():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["CHUNK", "ESTIMATION", "SELECTION", "NoiseReader", "NoiseStream"]
 
@@ -35,9 +35,9 @@ class NoiseStream:
     dimension: int
 
     def __post_init__(self) -> None:
-        _checks.count("seed", self.seed)
-        _checks.count("index", self.index)
-        _checks.count("dimension", self.dimension, minimum=1)
+        checks.count("seed", self.seed)
+        checks.count("index", self.index)
+        checks.count("dimension", self.dimension, minimum=1)
         if not isinstance(self.purpose, str):
             raise TypeError(f"`purpose` must be a string, got {self.purpose!r}.")
 
@@ -52,7 +52,7 @@ class NoiseStream:
     def chunk(self, position: int) -> NDArray[np.float32]:
         """Return the noise of proposals 32 * position to 32 * position + 31, shape (32, dimension)."""
         out = np.empty((CHUNK, self.dimension), dtype=np.float32)
-        _draw(self.key, _checks.count("position", position), out)
+        _draw(self.key, checks.count("position", position), out)
         return out
 
     def reader(self) -> NoiseReader:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.certificates.images.radii import DIAGNOSTICS, Rule, Verdict, certified_count, verdict
 from ccfs.certificates.images.records import CountRow, CountTable
 
@@ -83,7 +83,7 @@ def scaled_thresholds(sigma: float, *radii: str) -> tuple[str, ...]:
     >>> scaled_thresholds(1.0, "0.3", "0.5")
     ('1.2', '2')
     """
-    scale = Decimal(repr(_checks.positive("sigma", sigma))) * 4
+    scale = Decimal(repr(checks.positive("sigma", sigma))) * 4
     return tuple(f"{(Decimal(radius) * scale).normalize():f}" for radius in radii)
 
 
@@ -97,7 +97,7 @@ def verdicts(rows: Sequence[CountRow], rule: Rule, table: CountTable, *, delta: 
 
 def line(found: Sequence[Verdict], labels: Sequence[int], thresholds: Sequence[str], *, strict: bool) -> Line:
     """Summarise the verdicts of one rule; an even number of images takes the lower middle radius as median."""
-    _checks.count("images", len(found), minimum=1)
+    checks.count("images", len(found), minimum=1)
     rules = {item.rule for item in found}
     if len(rules) != 1:
         raise ValueError(f"`found` must hold verdicts of one rule, got {sorted(rule.name for rule in rules)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 
 __all__ = ["TrainingConfig"]
 
@@ -48,21 +48,21 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if not (isinstance(self.environment, str) and self.environment):
             raise TypeError(f"`environment` must be a task id such as 'SafetyPointGoal2-v0', got {self.environment!r}.")
-        if not _checks.count("seed", self.seed) < 2**32:
+        if not checks.count("seed", self.seed) < 2**32:
             raise ValueError(f"`seed` must be below 2**32, got {self.seed}.")
         for name in ("total_steps", "steps_per_epoch", "environments", "update_iterations", "batch_size"):
-            _checks.count(name, getattr(self, name), minimum=1)
-        _checks.count("episode_window", self.episode_window, minimum=1)
+            checks.count(name, getattr(self, name), minimum=1)
+        checks.count("episode_window", self.episode_window, minimum=1)
         for name in ("target_kl", "clip", "max_gradient_norm", "actor_learning_rate", "critic_learning_rate"):
-            _checks.positive(name, getattr(self, name))
+            checks.positive(name, getattr(self, name))
         for name in ("entropy_coefficient", "critic_norm_coefficient", "cost_limit", "multiplier_init"):
-            _checks.nonnegative(name, getattr(self, name))
-        _checks.positive("multiplier_learning_rate", self.multiplier_learning_rate)
-        _checks.probability("discount", self.discount)
-        _checks.probability("trace_decay", self.trace_decay)
+            checks.nonnegative(name, getattr(self, name))
+        checks.positive("multiplier_learning_rate", self.multiplier_learning_rate)
+        checks.probability("discount", self.discount)
+        checks.probability("trace_decay", self.trace_decay)
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         for i, size in enumerate(self.hidden_sizes):
-            _checks.count(f"hidden_sizes[{i}]", size, minimum=1)
+            checks.count(f"hidden_sizes[{i}]", size, minimum=1)
         for name, divisor in (("steps_per_epoch", self.environments), ("total_steps", self.steps_per_epoch)):
             if getattr(self, name) % divisor:
                 raise ValueError(f"`{name}` must be a multiple of {divisor}, got {getattr(self, name)}.")

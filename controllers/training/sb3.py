@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from rich.console import Console
 
-from ccfs.certificates import _checks
+from ccfs.certificates import checks
 from ccfs.controllers import zoo
 from ccfs.controllers.sb3_adapter import from_sb3
 from ccfs.controllers.training.rollout import first_admissible
@@ -25,7 +25,7 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Pay reward minus `penalty` times `info["cost"]`, and reset with the seeds that are kept for training."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, penalty: float, seed: int) -> None:
-        self._penalty = _checks.nonnegative("penalty", penalty)
+        self._penalty = checks.nonnegative("penalty", penalty)
         self._seeds = reset_seeds(seed, 0)
         super().__init__(env)
 
@@ -43,7 +43,7 @@ def train_sb3(
     environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console
 ) -> zoo.Card:
     """Train with SB3's default PPO in one stretch (it is not resumable); write `model.zip` and a zoo entry."""
-    _checks.count("steps", steps, minimum=2)
+    checks.count("steps", steps, minimum=2)
     task = environment.removesuffix("-v0").removeprefix("Safety").lower()
     name = f"sb3ppo-{task}-{seed}"
     target = folder / name

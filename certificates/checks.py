@@ -1,4 +1,4 @@
-"""Argument checks shared by every certificate: acceptance written out and negated, so that NaN is refused."""
+"""Argument checks shared by every package: acceptance written out and negated, so that NaN is refused."""
 
 from __future__ import annotations
 
