@@ -8,7 +8,7 @@ from typing import TypeAlias
 import gymnasium
 import numpy as np
 
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 
 __all__ = ["InnerStep", "Signals", "SixTuple", "inner_step", "time_limit"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ccfs.history import PublicHistory, PublicStep
+from ccfs.interfaces import ShiftRule, Vector
 from ccfs.ledger import EnergyLedger
-from ccfs.protocols import ShiftRule, Vector
 from ccfs.schedules import ProposalSchedule
 
 __all__ = ["Attack", "AttackError", "ShiftRecord"]

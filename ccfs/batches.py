@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from ccfs.building import build_arm
 from ccfs.inputs import differences, inputs
+from ccfs.interfaces import Controller
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
-from ccfs.protocols import Controller
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
 from ccfs.tables import shift_table, step_table, table_bytes, trajectory_table
 from ccfs.trial import StopRule, run_trial

@@ -11,12 +11,12 @@ import gymnasium
 from ccfs.adapter import Signals, time_limit
 from ccfs.attack import Attack
 from ccfs.events import BUILT_IN, AllOf, Event
+from ccfs.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.ledger import energy_limit
 from ccfs.program import CandidateMap, CausalProgram, FallbackEntry
 from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol_advice import advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol_errors import ProtocolError
-from ccfs.protocols import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ccfs.protocols import Flags, Vector
+from ccfs.interfaces import Flags, Vector
 
 __all__ = ["AcceptAll", "BoxVerifier", "CenterFallback", "FixedFallback"]
 

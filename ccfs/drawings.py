@@ -11,8 +11,8 @@ from typing import TypeAlias, cast
 import gymnasium
 import numpy as np
 
+from ccfs.interfaces import Vector
 from ccfs.protocol import Arm, Protocol
-from ccfs.protocols import Vector
 from ccfs.trace import Trace
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 
 __all__ = ["canonical_json", "chain_start", "chain_step", "file_digest", "observation_digest", "text_digest"]
 

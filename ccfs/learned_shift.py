@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import checks
 from ccfs.history import PublicHistory
-from ccfs.protocols import ShiftRule, Vector
+from ccfs.interfaces import ShiftRule, Vector
 from ccfs.shifts import Critic, GreedyShift, fit
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.schedule import fraction_lower, fraction_upper
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
 
 __all__ = ["EnergyLedger", "EnergyRefusedError", "energy_limit"]

@@ -14,9 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from ccfs.batches import Batch
 from ccfs.building import build_arm
 from ccfs.counting import finished_batches
+from ccfs.interfaces import Controller, Vector
 from ccfs.manifest import manifest_faults
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.protocols import Controller, Vector
 from ccfs.recording import StepRow, TrajectoryRow, TrialRecorder
 from ccfs.store import RunError, Store
 from ccfs.tables import parse, trajectory_rows

@@ -14,9 +14,9 @@ import numpy as np
 
 from ccfs.building import build_arm, build_controller, build_event
 from ccfs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.interfaces import Controller, Observer, Vector
 from ccfs.program import CausalProgram
 from ccfs.protocol import Protocol, ProtocolError
-from ccfs.protocols import Controller, Observer, Vector
 from ccfs.schedules import Schedules, schedule_at
 from ccfs.selection import Source
 from ccfs.streams import Purpose, Streams

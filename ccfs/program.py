@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 
 from ccfs.components import BoxVerifier, FixedFallback
-from ccfs.protocols import Fallback, Flags, Vector, Verifier
+from ccfs.interfaces import Fallback, Flags, Vector, Verifier
 
 __all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
 

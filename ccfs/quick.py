@@ -18,10 +18,10 @@ from ccfs.certificates import checks
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.components import AcceptAll
 from ccfs.events import Event, holds
+from ccfs.interfaces import Controller, Vector, Verifier
 from ccfs.possible import shortfall
 from ccfs.preflight import Names, try_step
 from ccfs.program import CausalProgram, FallbackEntry
-from ccfs.protocols import Controller, Vector, Verifier
 from ccfs.report_numbers import exact_text, lower_text
 from ccfs.run_certificate import RunCertificate
 from ccfs.schedules import ProposalSchedule, as_schedules

@@ -9,8 +9,8 @@ import numpy as np
 from ccfs.attack import ShiftRecord
 from ccfs.hashing import chain_start, chain_step, observation_digest
 from ccfs.history import PublicStep
+from ccfs.interfaces import Vector
 from ccfs.outcomes import Outcome
-from ccfs.protocols import Vector
 
 __all__ = ["ShiftRow", "StepRow", "TrajectoryRow", "TrialRecorder"]
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ccfs.drawings import Disc
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 from ccfs.report_outcomes import Ending
 from ccfs.report_replay import Retold
 from ccfs.report_svg import Chart

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ccfs.adapter import Signals, inner_step
 from ccfs.drawings import Disc, Scene
 from ccfs.hashing import chain_start, chain_step, observation_digest
+from ccfs.interfaces import Vector
 from ccfs.protocol import Protocol
-from ccfs.protocols import Vector
 from ccfs.recording import StepRow, TrajectoryRow
 
 __all__ = ["ReplayError", "Retold", "retell"]

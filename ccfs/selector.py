@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ccfs.interfaces import Flags, Observer, Vector
 from ccfs.program import CausalProgram
-from ccfs.protocols import Flags, Observer, Vector
 from ccfs.selection import Selection, Source
 
 __all__ = ["Selector"]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import checks
 from ccfs.history import PublicHistory
+from ccfs.interfaces import ShiftRule, Vector
 from ccfs.ledger import squared_norm
-from ccfs.protocols import ShiftRule, Vector
 
 __all__ = [
     "BurstShift",

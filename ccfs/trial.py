@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ccfs.attack import AttackError
+from ccfs.interfaces import Controller, Vector
 from ccfs.ledger import EnergyRefusedError
 from ccfs.outcomes import Outcome
-from ccfs.protocols import Controller, Vector
 from ccfs.recording import TrajectoryRow, TrialRecorder
 from ccfs.selection import Source
 from ccfs.streams import Streams

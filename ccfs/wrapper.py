@@ -13,8 +13,8 @@ from ccfs.adapter import Info, Signals, inner_step
 from ccfs.attack import Attack, ShiftRecord
 from ccfs.certificates import checks
 from ccfs.history import PublicStep
+from ccfs.interfaces import Vector
 from ccfs.program import CausalProgram
-from ccfs.protocols import Vector
 from ccfs.schedules import ProposalSchedule, Schedules, as_schedules, schedule_at
 from ccfs.selection import Selection
 from ccfs.selector import Selector

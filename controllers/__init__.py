@@ -8,7 +8,7 @@ from ccfs.controllers.omnisafe_adapter import from_omnisafe
 from ccfs.controllers.sb3_adapter import from_sb3, normalizer_from_sb3
 from ccfs.controllers.torch_adapter import from_torch
 from ccfs.controllers.zoo import Card, ZooEntry, ZooError
-from ccfs.protocols import Controller
+from ccfs.interfaces import Controller
 
 __all__ = [
     "Card",

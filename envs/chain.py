@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.protocols import Flags, Vector
+from ccfs.interfaces import Flags, Vector
 
 __all__ = ["Chain", "ChainController", "ChainFallback", "ChainSpec", "ChainVerifier", "make", "make_controller"]
 

@@ -12,7 +12,7 @@ from scipy.special import ndtr, roots_hermitenorm
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.envs.chain import ChainSpec
 from ccfs.history import PublicHistory
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 from ccfs.shifts import fit
 
 __all__ = ["ChainAdversary", "ChainSolution", "solve", "step_law"]

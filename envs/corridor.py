@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import checks
 from ccfs.history import PublicHistory
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 from ccfs.shifts import fit
 
 __all__ = [

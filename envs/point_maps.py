@@ -10,7 +10,7 @@ import numpy as np
 
 from ccfs.drawings import Disc
 from ccfs.envs.registration import TASKS, make
-from ccfs.protocols import Vector
+from ccfs.interfaces import Vector
 
 if TYPE_CHECKING:
     import gymnasium

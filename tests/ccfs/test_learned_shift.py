@@ -16,6 +16,7 @@ from ccfs.building import build_attack
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.history import PublicHistory
+from ccfs.interfaces import ShiftRule
 from ccfs.learned_shift import (
     CostCritic,
     DangerBurstShift,
@@ -32,7 +33,6 @@ from ccfs.learned_shift import (
 from ccfs.ledger import EnergyLedger
 from ccfs.protocol import AttackSpec
 from ccfs.protocol_errors import ProtocolError
-from ccfs.protocols import ShiftRule
 from ccfs.schedules import ProposalSchedule
 from ccfs.shifts import GreedyShift
 

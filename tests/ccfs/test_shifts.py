@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ccfs.history import PublicHistory
+from ccfs.interfaces import ShiftRule
 from ccfs.ledger import EnergyLedger, EnergyRefusedError
-from ccfs.protocols import ShiftRule
 from ccfs.schedules import ProposalSchedule
 from ccfs.shifts import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
 

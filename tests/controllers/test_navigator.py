@@ -12,7 +12,7 @@ import pytest
 from ccfs.controllers.navigator import Navigator, NavigatorSettings
 from ccfs.controllers.navigator.controller import VERSION
 from ccfs.envs import make
-from ccfs.protocols import Controller
+from ccfs.interfaces import Controller
 
 TASK = "SafetyPointGoal2-v0"
 

@@ -22,8 +22,8 @@ from ccfs.controllers.navigator.clearance import Surroundings
 from ccfs.controllers.navigator.controller import VERSION
 from ccfs.controllers.navigator.stopping import brake_action
 from ccfs.envs import make
+from ccfs.interfaces import Fallback, Observer, Verifier
 from ccfs.program import CausalProgram, FallbackEntry
-from ccfs.protocols import Fallback, Observer, Verifier
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 

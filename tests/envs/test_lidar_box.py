@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ccfs.envs import make
 from ccfs.envs.lidar_box import LidarBox
+from ccfs.interfaces import Verifier
 from ccfs.program import CausalProgram
-from ccfs.protocols import Verifier
 from ccfs.selector import Selector
 
 

@@ -16,9 +16,9 @@ from ccfs.building import build_program
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.navigator import Navigator
+from ccfs.interfaces import Controller, ShiftRule
 from ccfs.ledger import energy_limit
 from ccfs.protocol import load_protocol
-from ccfs.protocols import Controller, ShiftRule
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 

@@ -30,9 +30,9 @@ from arms import DEVELOPMENT, HORIZON, SHIPPED, as_actor, controller_of, ship, w
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer
 from ccfs.history import PublicHistory
+from ccfs.interfaces import Vector
 from ccfs.learned_shift import CostCritic, SensitivityShift, features, network, shift_of
 from ccfs.ledger import energy_limit
-from ccfs.protocols import Vector
 from ccfs.streams import Streams
 
 HERE = Path(__file__).parent
