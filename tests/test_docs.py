@@ -21,7 +21,7 @@ from ccfs.tables import shift_schema, step_schema, trajectory_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")
-DOCS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
