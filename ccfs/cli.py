@@ -72,7 +72,7 @@ def witness(
         return
     from rich.console import Console
 
-    from ccfs import witness as printed
+    from ccfs.gallery import witness as printed
 
     found = printed.pages()
     if html is not None:
@@ -87,9 +87,9 @@ def witness(
 
 def _write_gallery(html: Path, shape: Path | None) -> None:
     """Write the page of one drawn shape, or of the paper's three with their proofs; exit 2 if it cannot be drawn."""
-    from ccfs.gallery import write_page
-    from ccfs.gallery_shape import load_shape, paper_shapes
-    from ccfs.witness import pages
+    from ccfs.gallery.page import write_page
+    from ccfs.gallery.shape import load_shape, paper_shapes
+    from ccfs.gallery.witness import pages
 
     try:
         if shape is None:

@@ -219,7 +219,7 @@ def report(
     rows: Annotated[int, typer.Option(help="Images in the per-image table.")] = 200,
 ) -> None:
     """Write report.html: curves, the table of certificates, every image with its radii, verified endpoint pairs."""
-    from ccfs.image_report import write_report
+    from ccfs.report.images import write_report
 
     with _answers():
         typer.echo(f"report: {write_report(run_folder, delta=delta, rows=rows)}")

@@ -33,7 +33,7 @@ def report(
     No code that the run's protocol names is run, but for environments that CCFS ships: they replay stored actions.
     """
     from ccfs.executors import process_engine
-    from ccfs.report import write_report
+    from ccfs.report.page import write_report
     from ccfs.store import Store
 
     with _one_line_errors(run):

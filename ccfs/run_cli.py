@@ -66,7 +66,7 @@ def demo(
     With --protocol, print the demo's protocol to start your own.
     """
     from ccfs.demo import TEXT, demo_protocol
-    from ccfs.report import write_report
+    from ccfs.report.page import write_report
 
     if protocol:
         typer.echo(TEXT, nl=False)
@@ -218,7 +218,7 @@ def _engine(workers: int | None, cluster: str | None) -> Engine:
 
 
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
-    from ccfs.endings import endings
+    from ccfs.report.counts import endings
     from ccfs.run_certificate import round_down
 
     for document in documents:

@@ -36,7 +36,7 @@ def table(
     from ccfs.certificates.bounds import Bound
     from ccfs.certify import refuse_missing_trials
     from ccfs.protocol import ProtocolError
-    from ccfs.report_tables import BUDGET
+    from ccfs.report.counts import BUDGET
     from ccfs.store import RunError, Store
     from ccfs.table import table_rows, worst_attack
     from ccfs.trial_lines import trial_lines

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ccfs.drawings import Panel, PathGroup, Rule, Shown
 from ccfs.protocol import Arm, Protocol
+from ccfs.report.drawings import Panel, PathGroup, Rule, Shown
 
 __all__ = ["corridor"]
 

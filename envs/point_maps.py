@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ccfs.drawings import Disc
 from ccfs.envs.registration import TASKS, make
 from ccfs.interfaces import Vector
+from ccfs.report.drawings import Disc
 
 if TYPE_CHECKING:
     import gymnasium

@@ -10,11 +10,13 @@ import pytest
 
 import ccfs
 import ccfs.certificates
+import ccfs.gallery
+import ccfs.report
 
 MODULES = sorted(
     module.name
-    for package, prefix in ((ccfs, "ccfs."), (ccfs.certificates, "ccfs.certificates."))
-    for module in pkgutil.iter_modules(package.__path__, prefix)
+    for package in (ccfs, ccfs.certificates, ccfs.gallery, ccfs.report)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
     if not module.ispkg
 )
 

@@ -112,9 +112,9 @@ for name in {HEAVY!r}:
     sys.modules[name] = None
 every = importlib.metadata.entry_points
 importlib.metadata.entry_points = lambda **group: [found for found in every(**group) if found.module.startswith("ccfs")]
-import ccfs, ccfs.certificates, ccfs.controllers, ccfs.envs
+import ccfs, ccfs.certificates, ccfs.controllers, ccfs.envs, ccfs.gallery, ccfs.report
 assert ccfs.__file__.startswith({str(tmp_path)!r}), ccfs.__file__
-for package in (ccfs, ccfs.certificates):
+for package in (ccfs, ccfs.certificates, ccfs.gallery, ccfs.report):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         print(importlib.import_module(module.name).__name__)
 """

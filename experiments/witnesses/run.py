@@ -28,7 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from ccfs.certificates.conditional import forward_kl_radius, renyi_radius
 from ccfs.certificates.filtered import joint_mass_radius, substituted_radius
 from ccfs.certificates.occupancy import BoxUnion
-from ccfs.witness import document, pages
+from ccfs.gallery.witness import document, pages
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = "experiments/witnesses/run.py"

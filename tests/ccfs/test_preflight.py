@@ -15,13 +15,13 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certify import certify
 from ccfs.cli import app
 from ccfs.components import AcceptAll, BoxVerifier, FixedFallback
-from ccfs.endings import endings
 from ccfs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
 from ccfs.executors import serial_engine
 from ccfs.possible import shortfall
 from ccfs.preflight import needs_cost, needs_goal, preflight
 from ccfs.program import CausalProgram, FallbackEntry
 from ccfs.protocol import ProtocolError, load_protocol
+from ccfs.report.counts import endings
 from ccfs.rollouts import run
 
 TEXT = """

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import stored_studies as stored
 
-from ccfs import witness
 from ccfs.certificates.witnesses import two_band
+from ccfs.gallery import witness
 
 NAME = "witnesses"
 SUFFIXES = {".csv", ".json", ".png", ".txt"}

@@ -11,11 +11,11 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from ccfs import gallery, gallery_numbers, witness
 from ccfs.certificates.occupancy import BoxUnion, EventVerdict
 from ccfs.certificates.witnesses import l_shape, two_band
 from ccfs.cli import app
-from ccfs.gallery_shape import EXAMPLE, Shape, load_shape, paper_shapes, read_shape
+from ccfs.gallery import page, study, witness
+from ccfs.gallery.shape import EXAMPLE, Shape, load_shape, paper_shapes, read_shape
 
 ROOM = """
 sigma = 0.3
@@ -34,14 +34,14 @@ label = 1
 @pytest.fixture
 def coarse(monkeypatch):
     """Maps of eight centers a side: radii and changes do not depend on them."""
-    monkeypatch.setitem(gallery_numbers.GRID, 2, 8)
-    monkeypatch.setitem(gallery_numbers.GRID, 1, 9)
+    monkeypatch.setitem(study.GRID, 2, 8)
+    monkeypatch.setitem(study.GRID, 1, 9)
 
 
 @pytest.fixture(scope="module")
 def example_page(tmp_path_factory):
     path = tmp_path_factory.mktemp("gallery") / "rooms.html"
-    gallery.write_page(path, [read_shape(EXAMPLE)])
+    page.write_page(path, [read_shape(EXAMPLE)])
     return path
 
 
@@ -99,7 +99,7 @@ def test_load_shape_names_the_file(tmp_path):
 
 @pytest.mark.usefixtures("coarse")
 def test_study_of_the_papers_shapes_matches_the_proved_witnesses():
-    tails, corner, bands = (gallery_numbers.study(shape) for shape in paper_shapes())
+    tails, corner, bands = (study.study(shape) for shape in paper_shapes())
     assert named(tails, "joint mass").value == pytest.approx(0.1, abs=1e-8)
     assert tails.change_distance == pytest.approx(0.1, abs=1e-11)
     assert named(corner, "substituted").value == pytest.approx(float(l_shape().substituted_radius.middle), abs=1e-8)
@@ -120,33 +120,33 @@ def test_study_of_the_papers_shapes_matches_the_proved_witnesses():
 
 @pytest.mark.usefixtures("coarse")
 def test_study_of_a_convex_set_calls_the_substituted_radius_sound():
-    found = gallery_numbers.study(read_shape(ROOM))
+    found = study.study(read_shape(ROOM))
     assert named(found, "substituted").is_sound
     assert found.broken == ()
     assert not found.maps.fails.any()
-    assert "every radius below is a certificate" in gallery.page([found])
+    assert "every radius below is a certificate" in page.page([found])
 
 
 @pytest.mark.usefixtures("coarse")
 def test_study_with_one_label_never_changes():
-    found = gallery_numbers.study(read_shape(ROOM.replace("label = 1", "label = 0")))
+    found = study.study(read_shape(ROOM.replace("label = 1", "label = 0")))
     assert found.change is None
     assert named(found, "joint mass").value == math.inf
-    text = gallery.page([found])
+    text = page.page([found])
     assert "there is only one label" in text
     assert "∞" in text
 
 
 @pytest.mark.usefixtures("coarse")
 def test_study_of_a_tie_has_no_radius():
-    found = gallery_numbers.study(read_shape(ROOM.replace("center = [0.4, 0.5]", "center = [0.5, 0.5]")))
+    found = study.study(read_shape(ROOM.replace("center = [0.4, 0.5]", "center = [0.5, 0.5]")))
     assert all(radius.value == 0.0 for radius in found.radii)
 
 
 @pytest.mark.usefixtures("coarse")
 def test_study_refuses_a_center_out_of_every_reach():
     with pytest.raises(ValueError, match="Move it closer"):
-        gallery_numbers.study(read_shape(ROOM.replace("center = [0.4, 0.5]", "center = [90.0, 0.5]")))
+        study.study(read_shape(ROOM.replace("center = [0.4, 0.5]", "center = [90.0, 0.5]")))
 
 
 @pytest.mark.usefixtures("coarse")
@@ -165,7 +165,7 @@ def test_study_sound_radii_hold_on_random_shapes():
             labels=tuple(rng.permutation(count).tolist()),
             center=rng.uniform([0.0, -1.0], [count, 1.5]),
         )
-        found = gallery_numbers.study(shape)
+        found = study.study(shape)
         best = max(radius.value for radius in found.radii if radius.is_sound)
         angle = rng.uniform(0.0, 2.0 * np.pi, size=400)
         inside = best * np.sqrt(rng.uniform(size=400)) * 0.999999
@@ -176,7 +176,7 @@ def test_study_sound_radii_hold_on_random_shapes():
 
 @pytest.mark.usefixtures("coarse")
 def test_study_finds_the_label_at_the_change():
-    found = gallery_numbers.study(read_shape(EXAMPLE))
+    found = study.study(read_shape(EXAMPLE))
     unit = (found.change - found.shape.center) / found.change_distance
     masses = found.shape.boxes.label_masses(
         found.shape.center + (found.change_distance + np.asarray([[-1e-9], [1e-9]])) * unit, found.shape.labels
@@ -218,7 +218,7 @@ def test_page_marks_what_is_unsound_and_says_where_the_label_changes(example_pag
 @pytest.mark.usefixtures("coarse")
 def test_page_escapes_what_the_user_wrote():
     shape = read_shape(ROOM.replace("sigma", 'title = "<script>alert(1)</script>"\nwords = "a & b"\nsigma', 1))
-    text = gallery.page([gallery_numbers.study(shape)])
+    text = page.page([study.study(shape)])
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert "a &amp; b" in text
@@ -227,12 +227,12 @@ def test_page_escapes_what_the_user_wrote():
 @pytest.mark.usefixtures("coarse")
 def test_page_is_the_same_twice():
     shape = read_shape(EXAMPLE)
-    assert gallery.page([gallery_numbers.study(shape)]) == gallery.page([gallery_numbers.study(shape)])
+    assert page.page([study.study(shape)]) == page.page([study.study(shape)])
 
 
 @pytest.mark.usefixtures("coarse")
 def test_page_with_witnesses_shows_their_proofs():
-    text = gallery.page([], witnesses=witness.pages())
+    text = page.page([], witnesses=witness.pages())
     assert text.count('<span class="good">proved</span>') == sum(len(page.checks) for page in witness.pages())
     assert "NOT PROVED" not in text
     assert "[0.190855207763, 0.190855207764]" in text
@@ -242,9 +242,9 @@ def test_page_with_witnesses_shows_their_proofs():
     ("value", "shown"), [(0.1234569, "0.123456"), (0.0, "0.000000"), (12.0, "12.000000"), (math.inf, "∞")]
 )
 def test_page_rounds_radii_down(value, shown):
-    assert gallery._down(value) == shown
+    assert page._down(value) == shown
     below = np.nextafter(0.123457, 0.0)
-    assert gallery._down(float(below)) == "0.123456"
+    assert page._down(float(below)) == "0.123456"
 
 
 def test_witness_command_writes_the_page_of_a_shape(tmp_path):

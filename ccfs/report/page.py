@@ -13,12 +13,14 @@ from markupsafe import Markup
 
 from ccfs.certify import certificate_name
 from ccfs.counting import finished_batches
-from ccfs.drawings import Drawing, Shown, drawing_for
 from ccfs.executors import Engine, serial_engine
 from ccfs.hashing import canonical_json, text_digest
 from ccfs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.report_figures import (
+from ccfs.report.charts import glyph
+from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
+from ccfs.report.drawings import Drawing, Shown, drawing_for
+from ccfs.report.figures import (
     DELTA,
     Figure,
     Observed,
@@ -28,14 +30,9 @@ from ccfs.report_figures import (
     overview_figure,
     source_figure,
 )
-from ccfs.report_maps import end_mark
+from ccfs.report.maps import end_mark, replayed
+from ccfs.report.replay import MOST_STEPS
 from ccfs.report_numbers import exact_text, lower_text, rate_text, upper_text
-from ccfs.report_outcomes import Ending, bars, ended_trials
-from ccfs.report_plan import MOST_STEPS
-from ccfs.report_replayed import replayed
-from ccfs.report_sources import sources
-from ccfs.report_svg import glyph
-from ccfs.report_tables import event_tables, shipped_events, shipped_lines
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
 from ccfs.trace import Trace, traces
@@ -61,7 +58,7 @@ def write_report(
 ) -> Path:
     """Write a certified run's report.html, add it to the manifest, and return its path.
 
-    No code that the protocol names is run, with one exception: an environment that we ship (`ccfs.drawings.SCENES`)
+    No code that the protocol names is run, with one exception: an environment that we ship (`drawings.SCENES`)
     replays stored actions. Only `drawing`, if given, is imported besides.
 
     Args:
@@ -107,7 +104,7 @@ def render(
     has_maps = again is not None and bool(again.maps)
     own_events = [part.name for part in protocol.events if part not in shipped_events(protocol).events]
     environment = Environment(
-        loader=PackageLoader("ccfs", "templates"),
+        loader=PackageLoader("ccfs.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,23 +14,20 @@ import pyarrow as pa
 import pytest
 from toy_protocol import protocol as toy_protocol
 
-import ccfs.report_replayed
+import ccfs.report.maps
 from ccfs.building import references
 from ccfs.certificates.bounds import Bound
 from ccfs.certify import certify
-from ccfs.drawings import Disc, scene_for
 from ccfs.envs.fast import LightBuilder
 from ccfs.envs.registration import builder_of
 from ccfs.executors import process_engine, serial_engine
 from ccfs.manifest import write_manifest
 from ccfs.protocol import NOMINAL, load_protocol
-from ccfs.report import render
-from ccfs.report_maps import Drawn, fallback_figure, fallback_map, map_figure
-from ccfs.report_outcomes import Ending, Trial, bars, ended_trials
-from ccfs.report_picture import Picture, picture
-from ccfs.report_plan import first_replayed, layouts, replays, stored_trial
-from ccfs.report_replay import ReplayError, Retold, retell
-from ccfs.report_tables import shipped_events
+from ccfs.report.counts import Ending, Trial, bars, ended_trials, shipped_events
+from ccfs.report.drawings import Disc, scene_for
+from ccfs.report.maps import Drawn, Picture, fallback_figure, fallback_map, map_figure, picture
+from ccfs.report.page import render
+from ccfs.report.replay import ReplayError, Retold, first_replayed, layouts, replays, retell, stored_trial
 from ccfs.rollouts import run
 from ccfs.store import Store
 from ccfs.table import table_rows
@@ -109,7 +106,7 @@ def store(finished, tmp_path):
 @pytest.fixture
 def no_picture(monkeypatch):
     """Rendering loads textures for seconds; tests that are not about it go without."""
-    monkeypatch.setattr(ccfs.report_replayed, "picture", lambda *_: Picture(missing="not asked for."))
+    monkeypatch.setattr(ccfs.report.maps, "picture", lambda *_: Picture(missing="not asked for."))
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +254,7 @@ def test_picture_is_left_out_and_told_where_nothing_renders(finished, trials, mo
     def broken(protocol, *, pictures):
         raise OSError("no EGL device")
 
-    monkeypatch.setattr("ccfs.report_picture.scene_for", broken)
+    monkeypatch.setattr("ccfs.report.maps.scene_for", broken)
     row, steps = stored_trial(finished, finished.protocol(), trials[0].key)
     found = picture(finished.protocol(), row, steps[:2])
     assert found == Picture(missing="this machine could not render off-screen (OSError).")

@@ -20,13 +20,13 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import certify_event
 from ccfs.certify import certify
 from ccfs.cli import app
-from ccfs.drawings import Disc, Panel, PathGroup, drawing_for, totals
 from ccfs.executors import serial_engine
-from ccfs.report import render, write_report
-from ccfs.report_figures import drawing_figure, observed
+from ccfs.report.charts import ticks
+from ccfs.report.counts import sources
+from ccfs.report.drawings import Disc, Panel, PathGroup, drawing_for, totals
+from ccfs.report.figures import drawing_figure, observed
+from ccfs.report.page import render, write_report
 from ccfs.report_numbers import exact_text, interval, lower_text, upper_text
-from ccfs.report_sources import sources
-from ccfs.report_svg import ticks
 from ccfs.rollouts import run
 from ccfs.run_certificate import AttackedCount
 from ccfs.schedules import ProposalSchedule
@@ -206,10 +206,10 @@ def test_report_of_an_uncertified_run_says_what_to_do(tmp_path):
 
 
 def test_report_command_takes_another_drawing(store):
-    done = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.drawings:totals"])
+    done = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.report.drawings:totals"])
     assert done.exit_code == 0
     assert "Total cost so far" in store.path("report.html").read_text(encoding="utf-8")
-    refused = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.drawings:absent"])
+    refused = CliRunner().invoke(app, ["report", str(store.root), "--drawing", "ccfs.report.drawings:absent"])
     assert refused.exit_code == 2
     assert "`drawing`" in refused.output
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
-from ccfs.gallery_numbers import MOVE, ROUNDING, Study, study
-from ccfs.gallery_shape import EXAMPLE, Shape
-from ccfs.gallery_style import COLOURS, STYLE
-from ccfs.gallery_svg import event_plot, occupancy_plot, radii_plot, ratio_plot
-from ccfs.witness import Quantity, WitnessPage
+from ccfs.gallery.plots import COLOURS, STYLE, event_plot, occupancy_plot, radii_plot, ratio_plot
+from ccfs.gallery.shape import EXAMPLE, Shape
+from ccfs.gallery.study import MOVE, ROUNDING, Study, study
+from ccfs.gallery.witness import Quantity, WitnessPage
 
 __all__ = ["page", "write_page"]
+
 
 def write_page(path: Path, shapes: Sequence[Shape], *, witnesses: Sequence[WitnessPage] = ()) -> None:
     """Compute and write the page; nothing in it is fetched from anywhere."""

@@ -13,10 +13,11 @@ from fractions import Fraction
 import pytest
 from typer.testing import CliRunner
 
-from ccfs import __version__, witness
+from ccfs import __version__
 from ccfs.certificates.rational import Interval
 from ccfs.certificates.witnesses import StrictCheck, confidence_filter, l_shape, two_band
 from ccfs.cli import app
+from ccfs.gallery import witness
 
 MAKERS = {"confidence-filter": confidence_filter, "l-shape": l_shape, "two-band": two_band}
 

@@ -1,0 +1,379 @@
+"""What the stored trials say when they are counted: how they ended, the table of all arms, and who acted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ccfs.building import build_event, event_references
+from ccfs.certificates.bounds import Bound
+from ccfs.counting import finished_batches
+from ccfs.outcomes import Outcome
+from ccfs.preflight import needs_cost, needs_goal
+from ccfs.protocol import Arm, AttackSpec, Protocol
+from ccfs.recording import TrajectoryRow
+from ccfs.report_numbers import exact_text
+from ccfs.run_certificate import RunCertificate
+from ccfs.store import Store
+from ccfs.table import TableRow, table_rows
+from ccfs.tables import parse, trajectory_rows
+from ccfs.trial_lines import trial_lines
+
+__all__ = [
+    "BUDGET",
+    "ArmRows",
+    "Bar",
+    "Ending",
+    "EventTable",
+    "Key",
+    "Segment",
+    "Sources",
+    "Trial",
+    "bars",
+    "ended_trials",
+    "endings",
+    "event_tables",
+    "proposal_bins",
+    "shipped_events",
+    "shipped_lines",
+    "sources",
+]
+
+_ROOM_OF_A_DIGIT = 0.04
+Key = tuple[str, str, int]
+"""Arm, attack (or "nominal") and trial."""
+
+
+class Ending(Enum):
+    """What came first in a trial: every trial has exactly one."""
+
+    GOAL = "goal"
+    TIMEOUT = "timeout"
+    COST = "cost"
+    ABSTAINED = "abstained"
+    EARLY = "ended early"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial as the page needs it; `at` is the step, counted from 1, at which it ended this way."""
+
+    arm: str
+    attack: str
+    trial: int
+    reset_seed: int
+    steps: int
+    ending: Ending
+    at: int
+
+    @property
+    def key(self) -> Key:
+        """Arm, attack and trial."""
+        return self.arm, self.attack, self.trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A part of a bar of `trials`."""
+
+    style: str
+    name: str
+    count: int
+    trials: int
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its number fits into it on a phone: a number cut off would be another number."""
+        return self.count >= _ROOM_OF_A_DIGIT * len(str(self.count)) * self.trials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """The trials of one arm, nominal or under one attack; segments that are empty are left out."""
+
+    arm: str
+    attack: str
+    trials: int
+    segments: tuple[Segment, ...]
+
+
+def ended_trials(lines: pa.Table) -> list[Trial]:
+    """Return one value for each of the lines of `trial_lines`, in their order.
+
+    A cost up to and including the first goal's step is a cost, as in the events.
+    """
+    found = []
+    for line in lines.to_pylist():
+        ending, at = _ending(line["outcome"], line["steps"], line["goal_step"], line["first_cost_step"])
+        found.append(
+            Trial(
+                arm=f"{line['controller']}/{line['schedule']}",
+                attack=line["attack"],
+                trial=line["trial"],
+                reset_seed=line["reset_seed"],
+                steps=line["steps"],
+                ending=ending,
+                at=at,
+            )
+        )
+    return found
+
+
+def _ending(outcome: str, steps: int, goal: int | None, cost: int | None) -> tuple[Ending, int]:
+    if cost is not None and (goal is None or cost <= goal):
+        return Ending.COST, cost + 1
+    if goal is not None:
+        return Ending.GOAL, goal + 1
+    kinds = {
+        Outcome.HORIZON: Ending.TIMEOUT,
+        Outcome.ABSTAINED: Ending.ABSTAINED,
+        Outcome.CRASHED: Ending.CRASHED,
+        Outcome.NONFINITE: Ending.CRASHED,
+    }
+    return kinds.get(Outcome(outcome), Ending.EARLY), steps
+
+
+def bars(trials: Sequence[Trial], causes: Mapping[Key, str]) -> list[Bar]:
+    """Return a bar for every arm and attack, in the order of the arms; `causes` says what replayed costs came from."""
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.arm, trial.attack), []).append(trial)
+    arms = list(dict.fromkeys(arm for arm, _ in groups))
+    return [_bar(group, causes) for (_, group) in sorted(groups.items(), key=lambda item: arms.index(item[0][0]))]
+
+
+def _bar(group: Sequence[Trial], causes: Mapping[Key, str]) -> Bar:
+    endings = Counter(trial.ending for trial in group)
+    hit = Counter(causes.get(trial.key) for trial in group if trial.ending is Ending.COST)
+    known = sorted((cause, count) for cause, count in hit.items() if cause)
+    unknown = endings[Ending.COST] - sum(count for _, count in known)
+    parts = [
+        _part(Ending.GOAL, endings),
+        _part(Ending.TIMEOUT, endings),
+        *((_style(cause), cause, count) for cause, count in known),
+        ("end-cost", "cost, not replayed" if causes else "cost", unknown),
+        *(_part(ending, endings) for ending in (Ending.ABSTAINED, Ending.EARLY, Ending.CRASHED)),
+    ]
+    segments = tuple(
+        Segment(style=style, name=name, count=count, trials=len(group)) for style, name, count in parts if count
+    )
+    return Bar(arm=group[0].arm, attack=group[0].attack, trials=len(group), segments=segments)
+
+
+def _part(ending: Ending, counts: Mapping[Ending, int]) -> tuple[str, str, int]:
+    return f"end-{ending.value.split()[-1]}", ending.value, counts[ending]
+
+
+def _style(cause: str) -> str:
+    return f"end-{cause}" if cause in ("hazard", "vase") else "end-mixed"
+
+
+BUDGET = 0.02
+"""Budget of the column L where no attack says another."""
+_COHORT = (Bound.HOEFFDING, Bound.COHORT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArmRows:
+    """One arm: what all bound rules share, and (rule, whether it is the claim's, p_L, B_cert, L) for each rule."""
+
+    controller: str
+    schedule: str
+    trials: int
+    counts: tuple[str, ...]
+    bounds: tuple[tuple[str, bool, str, str, str], ...]
+    shifted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventTable:
+    """The table of one event; `budget` is that of the column L, as a text."""
+
+    event: str
+    budget: str
+    arms: tuple[ArmRows, ...]
+
+
+def shipped_events(protocol: Protocol) -> Protocol:
+    """Return the protocol with those events only that run no code it names; for reading lines, not for claims."""
+    kept = [spec for spec in protocol.events if not event_references(protocol.model_copy(update={"events": (spec,)}))]
+    return protocol.model_copy(update={"events": tuple(kept)})
+
+
+def shipped_lines(store: Store, protocol: Protocol) -> pa.Table:
+    """Return one line a trial, with a column for each event that runs no code of the protocol."""
+    return trial_lines(store, shipped_events(protocol))
+
+
+def event_tables(protocol: Protocol, lines: pa.Table, attack: AttackSpec | None) -> list[EventTable]:
+    """Return a table for each event that runs no code of the protocol, its last column under `attack`."""
+    bounds = _COHORT if protocol.bound in _COHORT else (protocol.bound,)
+    budget = BUDGET if attack is None or attack.budget is None else attack.budget
+    made = []
+    for spec in shipped_events(protocol).events:
+        rows = table_rows(lines, protocol, spec.name, bounds)
+        groups = [rows[i : i + len(bounds)] for i in range(0, len(rows), len(bounds))]
+        arms = tuple(_arm_rows(group, protocol, budget, attack) for group in groups)
+        made.append(EventTable(event=spec.name, budget=exact_text(budget), arms=arms))
+    return made
+
+
+def _arm_rows(rows: Sequence[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None) -> ArmRows:
+    cells = [row.cells(budget, None if attack is None else attack.name) for row in rows]
+    controller, schedule, _, *counts = cells[0][:7]
+    return ArmRows(
+        controller=controller,
+        schedule=schedule,
+        trials=rows[0].trials,
+        counts=tuple(counts),
+        bounds=tuple(
+            (line[2], row.certificate.bound is protocol.bound, line[7], line[8], line[9])
+            for row, line in zip(rows, cells, strict=True)
+        ),
+        shifted=cells[0][10],
+    )
+
+
+_COLUMNS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sources:
+    """Shares of trials, array [kind, column], over time columns with `edges`; what is missing to 1 has ended."""
+
+    names: tuple[str, ...]
+    styles: tuple[str, ...]
+    shares: NDArray[np.float64]
+    totals: tuple[int, ...]
+    edges: tuple[float, ...]
+    trials: int
+
+
+def proposal_bins(count: int) -> list[tuple[str, int]]:
+    """Return (name, first index past the bin) for the proposals of a block: singly, from seven on in doubling bins.
+
+    >>> proposal_bins(2)
+    [('proposal 1', 1), ('proposal 2', 2)]
+    >>> proposal_bins(7)
+    [('proposal 1', 1), ('proposal 2', 2), ('proposals 3–4', 4), ('proposals 5–7', 7)]
+    """
+    ends = list(range(1, count + 1)) if count <= 6 else [1, 2]
+    while ends[-1] < count:
+        ends.append(min(2 * ends[-1], count))
+    starts = [0, *ends[:-1]]
+    return [
+        (f"proposal {end}" if end == start + 1 else f"proposals {start + 1}–{end}", end)
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> Sources:
+    """Count each step's source over the trials of an arm. A trial that abstained stays counted as abstained."""
+    schedules = arm.schedule.schedules
+    block = max(entry.count for entry in schedules) if isinstance(schedules, tuple) else schedules.count
+    bins = proposal_bins(block)
+    fallbacks = [f"fallback {part.name}" for part in protocol.program.fallbacks]
+    names = (*(name for name, _ in bins), *fallbacks, "abstained")
+    counts = np.zeros((len(names), protocol.horizon), dtype=np.int64)
+    ends = np.array([end for _, end in bins])
+    trials = 0
+    for batch in finished_batches(store, protocol, arm, attack):
+        table = pq.read_table(store.path(batch.files[0]), columns=["t", "source", "index"])
+        step, index = table.column("t").to_numpy(), table.column("index").to_numpy()
+        source = table.column("source").to_numpy()
+        kind = np.full(len(step), len(names) - 1)
+        proposed, fell = source == "proposal", source == "fallback"
+        kind[proposed] = np.searchsorted(ends, index[proposed], side="right")
+        kind[fell] = len(bins) + index[fell]
+        np.add.at(counts, (kind, step), 1)
+        trials += len(batch.trials)
+    totals = tuple(int(row.sum()) for row in counts)
+    counts[-1] = np.cumsum(counts[-1])
+    columns = np.array_split(np.arange(protocol.horizon), min(protocol.horizon, _COLUMNS))
+    shares = np.stack([counts[:, part].mean(axis=1) for part in columns], axis=1) / max(trials, 1)
+    return Sources(
+        names=names,
+        styles=_styles(len(bins), len(fallbacks)),
+        shares=shares,
+        totals=totals,
+        edges=(*(float(part[0]) for part in columns), float(protocol.horizon)),
+        trials=trials,
+    )
+
+
+def _styles(bins: int, fallbacks: int) -> tuple[str, ...]:
+    return (
+        *(f"p{min(i, 5)}" for i in range(bins)),
+        *(f"f{min(i, 2)}" for i in range(fallbacks)),
+        "abstained",
+    )
+
+
+_WORDS = {
+    Outcome.ABSTAINED: "abstained",
+    Outcome.CRASHED: "crashed",
+    Outcome.NONFINITE: "met a number that is not finite",
+    Outcome.TERMINATED: "were ended early by the environment",
+    Outcome.TRUNCATED: "were cut short by the environment",
+    Outcome.COST: "stopped at a cost",
+    Outcome.GOAL: "stopped at the goal",
+    Outcome.HORIZON: "ran all steps",
+}
+
+
+def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate]) -> Iterator[str]:
+    """Yield a line for each arm with a claim that is not certified or a trial that abstained or crashed.
+
+    After it stands what the trajectory lines tell about the cause: a cost that was never reported, a goal never met.
+    """
+    failed = {document.arm for document in documents if not document.trajectory.is_certified}
+    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    for arm in protocol.arms:
+        rows = _rows(store, protocol, arm)
+        outcomes = {Outcome(row.outcome) for row in rows}
+        if arm.name not in failed and not outcomes & {Outcome.ABSTAINED, Outcome.CRASHED}:
+            continue
+        yield f"{arm.name}: {'; '.join(_parts(rows))}."
+        moved = [row for row in rows if row.steps]
+        costly = [name for name, event in events.items() if needs_cost(event)]
+        if costly and moved and all(row.total_cost is None for row in moved):
+            key = protocol.environment.cost
+            yield (
+                f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
+                f"{key!r} never appeared in info (see `environment.cost`)."
+            )
+        aiming = [name for name, event in events.items() if needs_goal(event)]
+        if aiming and moved and all(row.goal_step is None for row in rows):
+            key = protocol.environment.goal
+            yield (
+                f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
+                f"{key!r} never appeared in info as true (see `environment.goal`)."
+            )
+
+
+def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
+    batches = finished_batches(store, protocol, arm, None)
+    return [row for batch in batches for row in trajectory_rows(parse(store.read(batch.files[1])))]
+
+
+def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:
+    """Yield how many trials ended in each way, the worst ways first."""
+    for outcome, words in _WORDS.items():
+        ended = [row for row in rows if row.outcome == outcome.value]
+        if not ended:
+            continue
+        text = f"{len(ended)} of {len(rows)} {words}"
+        if outcome is Outcome.CRASHED:
+            kinds = Counter(row.error or "unknown" for row in ended).most_common()
+            text += ": " + ", ".join(f"{kind} ({number} trial{'s' * (number > 1)})" for kind, number in kinds)
+        if outcome in (Outcome.ABSTAINED, Outcome.CRASHED, Outcome.NONFINITE):
+            text += f", first at step {min(row.steps for row in ended)}"
+        yield text
