@@ -78,7 +78,7 @@ def _trial_faults(
         return
     for row in rows:
         found = by_trial.get(row.trial, [])
-        if row.reset_seed != protocol.reset_seed(arm, row.trial):
+        if row.reset_seed != protocol.streams(arm, row.trial).reset_seed:
             yield f"{row_file}: trial {row.trial} has reset seed {row.reset_seed}, not the protocol's."
         if [step.t for step in found] != list(range(len(found))) or len(found) > protocol.horizon:
             yield f"{trace_file}: trial {row.trial} must have the steps 0, 1, ... within the horizon."

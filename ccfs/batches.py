@@ -93,7 +93,6 @@ def _trial(
         horizon=protocol.horizon,
         stop=StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost),
         streams=protocol.streams(arm, trial),
-        reset_seed=protocol.reset_seed(arm, trial),
     )
 
 

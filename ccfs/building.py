@@ -56,6 +56,7 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
         horizon=protocol.horizon,
         attack=None if attack is None else build_attack(protocol, attack, arm),
         signals=Signals(cost=protocol.environment.cost, goal=protocol.environment.goal),
+        resolution=protocol.environment.grid,
     )
     return wrapped, build_controller(protocol, arm)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,22 +40,23 @@ class Exported:
 
 
 class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
-    """Keeps the observations that pass by."""
+    """Keeps the observations that pass by, rounded to the protocol's grid as the controller sees them."""
 
-    def __init__(self, env: gymnasium.Env[Vector, Vector]) -> None:
+    def __init__(self, env: gymnasium.Env[Vector, Vector], seen: Callable[[Vector], Vector]) -> None:
         super().__init__(env)
+        self._seen_as = seen
         self.seen: list[Vector] = []
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[Vector, dict[str, object]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self.seen = [np.array(observation)]
+        self.seen = [self._seen_as(observation)]
         return observation, info
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, object]]:
         returned = self.env.step(action)
-        self.seen.append(np.array(returned[0]))
+        self.seen.append(self._seen_as(returned[0]))
         return returned  # type: ignore[return-value]  # five values or six, as the environment has it
 
 
@@ -93,7 +94,7 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
     protocol = store.protocol()
     chosen, shift = _choose_arm(protocol, arm), _choose_attack(protocol, attack)
     wrapped, controller = build_arm(protocol, chosen, shift)
-    tap = _Tap(wrapped.env)
+    tap = _Tap(wrapped.env, wrapped.seen)
     wrapped.env = tap
     try:
         buffers, metadata, left_out = [], [], []
@@ -145,7 +146,6 @@ def _replayed(
                 horizon=protocol.horizon,
                 stop=stop,
                 streams=protocol.streams(arm, stored.trial),
-                reset_seed=protocol.reset_seed(arm, stored.trial),
             )
             if (row.chain, row.outcome, row.error) != (stored.chain, stored.outcome, stored.error):
                 raise RunError(

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
 
-import gymnasium
 import numpy as np
 
 from ccfs.building import build_arm, build_controller, build_event
@@ -27,8 +26,8 @@ __all__ = ["Names", "needs_cost", "needs_goal", "preflight", "try_step"]
 # Of the range that training and tuning use, so that no certified reset seed is looked at; the cohort's own are skipped.
 # Several, because some environments refuse some seeds; two of 31 bits, for environments that take no greater ones.
 _FROM, _LARGE, _SMALL = 3_000_999_999, 6, (2**31 - 1, 2**31 - 2)
-# No arm has this name: an arm's has a slash, and that of `certify_policy` is "policy".
-_ARM = "preflight"
+# Where a trial's key has the protocol's hash, this one has a text that is no hash: the noise is of no trial.
+_SCOPE = "preflight"
 Ask = Callable[[Vector], object]
 
 
@@ -57,7 +56,7 @@ def _global_generators_kept() -> Iterator[None]:
 def preflight(protocol: Protocol, *, where: str) -> None:
     """Build the protocol's parts, take one step with each controller, and refuse with one line what cannot work.
 
-    Nothing of it reaches a trial: the parts are made for it alone, its random streams are of an arm that cannot be,
+    Nothing of it reaches a trial: the parts are made for it alone, its random streams have the key of no protocol,
     its reset seed is none of the cohort's, and the global generators are put back. (An initial law may draw its seed
     for a trial, with probability below 1e-8 a trial; the trial is the same with and without it.)
     """
@@ -119,8 +118,9 @@ def try_step(
         events: what will be counted, by name.
         names: how errors call the parts.
     """
-    streams, program = Streams(root=root, arm=_ARM, trial=0), wrapped.program
-    seed, observation = _reset(wrapped.env, taken, names.environment)
+    program = wrapped.program
+    seed, observation = _reset(wrapped, taken, names.environment)
+    streams = Streams(protocol=_SCOPE, root=root, arm="", trial=0, reset_seed=seed)
     center = _center(program, ask(observation.copy()), names.controller)
     noise = streams.generator(Purpose.PROPOSAL)
     blocks = [schedule_at(schedule, 0).sample_block(center, noise) for schedule in schedules]
@@ -171,13 +171,13 @@ def _guarded(controller: Controller, name: str) -> Ask:
     return ask
 
 
-def _reset(env: gymnasium.Env[Vector, Vector], taken: Container[int], name: str) -> tuple[int, Vector]:
+def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[int, Vector]:
     """Return the first seed of ours with which the environment resets, and the observation."""
     large = islice((seed for seed in count(_FROM, -1) if seed not in taken), _LARGE)
     got, cause = "", None
     for seed in (*large, *(seed for seed in _SMALL if seed not in taken)):
         try:
-            observation = np.array(env.reset(seed=seed)[0])
+            observation = wrapped.seen(wrapped.env.reset(seed=seed)[0])
             if np.isfinite(observation).all():
                 return seed, observation
             got, cause = f"got {reprlib.repr(observation)}", None

@@ -146,13 +146,14 @@ class Protocol(Part):
         return Bound(self.claim.bound)
 
     def streams(self, arm: Arm, trial: int) -> Streams:
-        """Return the random streams of one trial."""
-        return Streams(root=self.seed, arm=arm.name, trial=trial)
+        """Return the random streams of one trial.
 
-    def reset_seed(self, arm: Arm, trial: int) -> int:
-        """Return the reset seed of one trial: the cohort's member, or a fresh draw of the initial law."""
+        Their reset seed is the cohort's member, or a draw of the initial law.
+        """
         seeds = self.trials.seeds
-        return self.streams(arm, trial).reset_seed() if seeds is None else seeds[trial]
+        seed = None if seeds is None else seeds[trial]
+        streams = Streams(protocol=self.hash, root=self.seed, arm=arm.name, trial=trial, reset_seed=seed)
+        return streams.drawn() if seed is None else streams
 
     def first(self, count: int) -> Protocol:
         """Return a quick look at this protocol: its first `count` trials.

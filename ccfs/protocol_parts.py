@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from ccfs.protocol_seeds import Part
+from ccfs.runtime.grid import Grid
 from ccfs.schedules import ProposalSchedule, Schedules
 
 __all__ = [
@@ -27,6 +28,9 @@ __all__ = [
 ]
 
 NOMINAL = "nominal"
+EXACT = "exact"
+# Numpy computes the lidars of these tasks, and their last bits depend on the processor.
+_ROUNDED = ("ccfs.envs:make",)
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
@@ -56,10 +60,40 @@ class Reference(Part):
 
 
 class EnvironmentSpec(Reference):
-    """The environment, and the `info` keys of cost and goal."""
+    """The environment, the `info` keys of cost and goal, and the grid of its observations."""
 
     cost: str = "cost"
     goal: str = "goal_met"
+    resolution: str = Field(
+        default=EXACT,
+        pattern=r"^(exact|2\^(0|-?[1-9]\d?))$",
+        description=(
+            'Observations are rounded to multiples of this power of two, such as "2^-20", before anybody reads them. '
+            'A replay on another processor then gives the same trace. "exact" does not round.'
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rounds_safety_gymnasium(cls, content: object) -> object:
+        """Fill in the default of shipped Safety-Gymnasium tasks, so that it stands in the hashed protocol."""
+        is_ours = isinstance(content, dict) and content.get("make") in _ROUNDED
+        return {"resolution": "2^-20", **content} if is_ours else content
+
+    @field_validator("resolution")
+    @classmethod
+    def _is_a_grid(cls, resolution: str) -> str:
+        Grid(_power(resolution))
+        return resolution
+
+    @property
+    def grid(self) -> float | None:
+        """The resolution as a number, None for exact observations."""
+        return _power(self.resolution)
+
+
+def _power(resolution: str) -> float | None:
+    return None if resolution == EXACT else 2.0 ** int(resolution.removeprefix("2^"))
 
 
 class ControllerSpec(Reference):

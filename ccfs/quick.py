@@ -61,6 +61,7 @@ def certify_policy(
     verifier: Verifier | None = None,
     fallbacks: Sequence[FallbackEntry] = (),
     family: int = 1,
+    resolution: float | None = None,
 ) -> TrajectoryCertificate:
     """Roll out `trials` nominal trajectories of a wrapped policy and certify the event's probability under shifts.
 
@@ -80,17 +81,21 @@ def certify_policy(
         trials: number of trajectories, fixed in advance.
         target: the probability to keep, in (0, 1).
         delta: failure probability over all `family` claims.
-        seed: root of all random streams.
+        seed: root of all random streams: a trial's noise is keyed by this seed, the trial's number and its reset seed.
+            Two calls with the same seed share their noise. After tuning, take another one.
         verifier: says which actions may run; None accepts every finite action in the box.
         fallbacks: asked in order when no proposal is accepted; without an answer the trial ends as a failure.
         family: number of claims that share `delta`.
+        resolution: a power of two such as 2.0**-20; observations are rounded to its multiples. None does not round.
     """
     count = checks.count("trials", trials, minimum=1)
     controller, success = _controller(policy), _event(event)
     _refuse_what_is_no_environment(env)
     allowed = AcceptAll() if verifier is None else verifier  # an empty container of rules is a verifier too
     program = CausalProgram.for_space(env.action_space, verifier=allowed, fallbacks=fallbacks)
-    wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=seed, horizon=horizon)
+    wrapped = ProposalWrapper(
+        env, program=program, schedules=schedule, seed=seed, horizon=horizon, resolution=resolution
+    )
     check_horizon(env, horizon, name="env")
     # The claim's own numbers are checked before hours of rollouts, and so are the parts by one step of their own.
     certify_event(0, count, delta=delta, family=family, target=target, schedule=schedule, bound=Bound.CLOPPER_PEARSON)
@@ -226,10 +231,8 @@ def _try_one_step(
 
 
 def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:
-    streams = Streams(root=seed, arm="policy", trial=trial)
-    recorder, row = run_trial(
-        wrapped, controller, horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
-    )
+    streams = Streams(protocol="certify_policy", root=seed, arm="policy", trial=trial).drawn()
+    recorder, row = run_trial(wrapped, controller, horizon=horizon, stop=StopRule(), streams=streams)
     dimension = cast(gymnasium.spaces.Box, wrapped.action_space).shape[0]
     (trace,) = traces(trajectory_table([row]), step_table(recorder.steps, dimension))
     return trace

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
 from ccfs.certificates import checks
 
-__all__ = ["Purpose", "Streams"]
+__all__ = ["Purpose", "Streams", "stream_key"]
 
 # Part of every key: a change of the derivation must change this, so that old records are not taken for new ones.
-_DERIVATION = "ccfs-streams-1"
+_DERIVATION = "ccfs-streams-2"
 
 
 class Purpose(Enum):
@@ -25,36 +25,65 @@ class Purpose(Enum):
     TRANSITION = "transition"
 
 
+def stream_key(*fields: str) -> int:
+    """Return the 128-bit Philox key of a tuple of texts, from their SHA-256.
+
+    >>> stream_key("ab", "c") == stream_key("a", "bc")
+    False
+    """
+    # Length before each field: no two different tuples give the same text.
+    text = "".join(f"{len(field.encode())}:{field}" for field in fields)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """The generators of one trial: Philox keyed by SHA-256 of (root seed, arm, trial, purpose).
+    """The generators of one trial: Philox keyed by (protocol, root seed, arm, trial, reset seed, purpose).
 
     The same trial gives the same numbers on any executor, and a retried trial reruns the same key: redrawing a trial
-    that failed to finish would bias the bound. An arm and its attacked versions share the proposal stream, so that a
-    zero shift reproduces the nominal trace byte for byte.
+    that failed to finish would bias the bound. No two protocols share noise, because the key has the protocol's hash.
+    An arm and its attacked versions share the proposal stream, so that a zero shift reproduces the nominal trace byte
+    for byte.
+
+    Args:
+        protocol: the protocol's hash. Without a protocol it is a text that says what draws, such as "wrapper", and
+            the root seed alone tells two experiments apart.
+        root: root seed of the experiment.
+        arm: name of the arm.
+        trial: number of the trial.
+        reset_seed: the environment's seed of this trial, or None where it is not yet drawn.
     """
 
+    protocol: str
     root: int
     arm: str
     trial: int
+    reset_seed: int | None = None
 
     def __post_init__(self) -> None:
         checks.count("root", self.root)
         checks.count("trial", self.trial)
-        if not isinstance(self.arm, str):
-            raise TypeError(f"`arm` must be a string, got {self.arm!r}.")
+        if self.reset_seed is not None:
+            checks.count("reset_seed", self.reset_seed)
+        for name in ("protocol", "arm"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"`{name}` must be a string, got {getattr(self, name)!r}.")
 
     def key(self, purpose: Purpose) -> int:
         """Return the 128-bit key of one purpose."""
-        fields = (_DERIVATION, str(self.root), self.arm, str(self.trial), purpose.value)
-        # Length before each field: no two different tuples give the same text.
-        text = "".join(f"{len(field.encode())}:{field}" for field in fields)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+        # The reset seed may itself be drawn, from the TRANSITION stream. So that stream's key cannot contain it.
+        is_known = self.reset_seed is not None and purpose is not Purpose.TRANSITION
+        seed = str(self.reset_seed) if is_known else "none"
+        return stream_key(_DERIVATION, self.protocol, str(self.root), self.arm, str(self.trial), seed, purpose.value)
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """Return a fresh generator at the beginning of one purpose's stream."""
         return np.random.Generator(np.random.Philox(key=self.key(purpose)))
 
-    def reset_seed(self) -> int:
-        """Return the environment's seed for an initial-law draw, below 2**32 (Safety-Gymnasium takes no greater)."""
-        return int(self.generator(Purpose.TRANSITION).integers(2**32, dtype=np.uint64))
+    def drawn(self) -> Streams:
+        """Return these streams with a reset seed drawn from the initial law, uniform on [0, 2**32).
+
+        Safety-Gymnasium takes no greater seed.
+        """
+        seed = int(self.generator(Purpose.TRANSITION).integers(2**32, dtype=np.uint64))
+        return replace(self, reset_seed=seed)

@@ -33,7 +33,6 @@ def run_trial(
     horizon: int,
     stop: StopRule,
     streams: Streams,
-    reset_seed: int,
 ) -> tuple[TrialRecorder, TrajectoryRow]:
     """Run one trial and return its steps and its trajectory line.
 
@@ -41,10 +40,12 @@ def run_trial(
     of every event that had not happened before. A refused or broken shift is an error of the experiment and raises
     out.
     """
-    recorder = TrialRecorder(streams.trial, reset_seed)
+    if streams.reset_seed is None:
+        raise ValueError("`streams` must have a reset seed, got none. `Streams.drawn` draws one.")
+    recorder = TrialRecorder(streams.trial, streams.reset_seed)
     try:
         env.use_streams(streams)
-        observation, _ = env.reset(seed=reset_seed)
+        observation, _ = env.reset(seed=streams.reset_seed)
         recorder.begin(observation)
         controller.reset()
         if not _is_finite(observation):

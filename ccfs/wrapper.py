@@ -15,6 +15,7 @@ from ccfs.certificates import checks
 from ccfs.history import PublicStep
 from ccfs.interfaces import Vector
 from ccfs.program import CausalProgram
+from ccfs.runtime.grid import Grid
 from ccfs.schedules import ProposalSchedule, Schedules, as_schedules, schedule_at
 from ccfs.selection import Selection
 from ccfs.selector import Selector
@@ -42,10 +43,13 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         env: environment with a Box action space of shape (d,) and array observations; five or six return values.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
         schedules: one proposal schedule, or one per step.
-        seed: root seed of the wrapper's own streams; the reset seed is the other part of their key.
+        seed: root seed of the wrapper's own streams. Their key is this seed, the last reset seed and the number of
+            episodes since. Two experiments with the same three share their noise: give each its own `seed`.
         horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
         attack: a shift rule with its energy limit; None is the nominal arm.
         signals: under which `info` keys cost and goal are reported.
+        resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples before anybody sees
+            them, so that a replay on another processor gives the same ones. None leaves them as they are.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         horizon: int | None = None,
         attack: Attack | None = None,
         signals: Signals | None = None,
+        resolution: float | None = None,
     ) -> None:
         fixed = as_schedules(schedules)
         if not isinstance(program, CausalProgram):
@@ -82,11 +87,15 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         if attack is not None and horizon is None:
             raise ValueError("`horizon` must be given with an attack: the energy limit is one over a finite horizon.")
         checks.count("seed", seed)
+        grid = Grid(resolution)
         super().__init__(env)
         self._program, self._schedules, self._horizon = program, fixed, horizon
         self._attack, self._signals = attack, Signals() if signals is None else signals
         self._selector = Selector(program)
-        self._root, self._episode, self._arm = seed, 0, ""
+        self._grid = grid
+        # Without a seed of its own at the first reset, the wrapper draws a name for its noise from the system.
+        self._root, self._episode, self._scope = seed, 0, ""
+        self._seed: int | None = None
         self._trial: Streams | None = None
         self._t, self._is_done = 0, True
         self._last: PublicStep | None = None
@@ -108,17 +117,30 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         """The last committed shift and its energy: private to the experimenter, None in the nominal arm."""
         return None if self._attack is None else self._attack.last
 
+    @property
+    def resolution(self) -> float | None:
+        """The grid of the observations, None if they are not rounded."""
+        return self._grid.resolution
+
     def use_streams(self, streams: Streams) -> None:
-        """Key the next episode by `streams` instead of by seed and episode number."""
+        """Key the next episode by `streams` instead of by seed and episode number; reset with their reset seed."""
         self._trial = streams
+
+    def seen(self, observation: Vector) -> Vector:
+        """Return what everybody sees of the environment's observation: a copy, rounded to the declared grid."""
+        return self._grid(observation)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Vector, Info]:
         """Begin an episode. A seed restarts the wrapper's episode count, so that the same seed gives the same noise."""
+        if self._trial is not None and self._trial.reset_seed != seed:
+            raise ValueError(f"`seed` must be the reset seed of the streams, {self._trial.reset_seed}, got {seed}.")
         if seed is not None:
-            self._arm, self._episode = f"reset seed {seed}", 0
-        elif not self._arm and self._trial is None:
-            self._arm = f"unseeded {secrets.token_hex(16)}"
-        streams = self._trial or Streams(root=self._root, arm=self._arm, trial=self._episode)
+            self._scope, self._seed, self._episode = "wrapper", seed, 0
+        elif not self._scope and self._trial is None:
+            self._scope = f"unseeded wrapper {secrets.token_hex(16)}"
+        streams = self._trial or Streams(
+            protocol=self._scope, root=self._root, arm="", trial=self._episode, reset_seed=self._seed
+        )
         self._trial, self._is_done, self._last = None, True, None
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode += 1
@@ -126,7 +148,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         if self._attack is not None:
             self._attack.begin(streams.generator(Purpose.SHIFT))
         self._selector.reset()
-        self._observation = np.array(observation)
+        self._observation = self.seen(observation)
         self._t, self._is_done = 0, False
         # A copy: the environment may keep its array, and a policy that writes into what it sees would steer it.
         return self._observation.copy(), info
@@ -160,7 +182,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         inner = inner_step(self.env, action.astype(self._program.dtype), self._signals)
         truncated = inner.truncated or self._t + 1 == self._horizon
         self._record(center, selection, inner.reward, inner.cost, inner.goal, inner.terminated, truncated)
-        self._observation = np.array(inner.observation)
+        self._observation = self.seen(inner.observation)
         self._is_done = inner.terminated or truncated
         info = {**inner.info, "ccfs": self._public_info()}
         if inner.cost is not None:

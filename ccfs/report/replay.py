@@ -23,6 +23,7 @@ from ccfs.protocol import NOMINAL, Protocol
 from ccfs.recording import StepRow, TrajectoryRow
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import Disc, Scene, scene_for
+from ccfs.runtime.grid import Grid
 from ccfs.store import Store
 from ccfs.tables import parse, step_rows, trajectory_rows
 
@@ -75,8 +76,9 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
         ReplayError: at the first difference.
     """
     env, signals = scene.env, Signals(cost=protocol.environment.cost, goal=protocol.environment.goal)
+    grid = Grid(protocol.environment.grid)
     observation, _ = env.reset(seed=row.reset_seed)
-    digest = observation_digest(observation)
+    digest = observation_digest(grid(observation))
     _refuse(digest != row.first_observation, row, "the first observation")
     chain = chain_start(row.reset_seed, digest)
     discs, causes = list(scene.discs()), ""
@@ -85,7 +87,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
     for step in done:
         nearest.append(scene.nearest() or (np.nan, np.nan))
         got = inner_step(env, np.array(step.action, dtype=env.action_space.dtype), signals)
-        digest = observation_digest(got.observation)
+        digest = observation_digest(grid(got.observation))
         _refuse(digest != step.observation, row, f"the observation after step {step.t}")
         chain = chain_step(
             chain,

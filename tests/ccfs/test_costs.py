@@ -40,7 +40,7 @@ def paid(tmp_path_factory):
 
 
 def seeds(made, arm):
-    return [made.reset_seed(arm, trial) for trial in range(40)]
+    return [made.streams(arm, trial).reset_seed for trial in range(40)]
 
 
 def test_costs_are_clopper_pearson_at_delta_over_arms_and_points(paid):

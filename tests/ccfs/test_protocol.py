@@ -8,7 +8,9 @@ from toy_protocol import protocol, text
 
 from ccfs.building import check
 from ccfs.protocol import ProtocolError, load_protocol
+from ccfs.protocol_parts import EnvironmentSpec
 from ccfs.protocol_seeds import TrialsSpec, UsedRange
+from ccfs.streams import Purpose
 
 
 def refused(folder, message, trials=10, **replaced):
@@ -155,12 +157,12 @@ ENVIRONMENT = 'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post
 @pytest.mark.parametrize(
     ("make", "limit"),
     [
-        ("toys:limited\"\narguments = { steps = 5 }", 5),
-        ("toys:limited\"\narguments = { steps = 5, outer = 9 }", 5),
-        ("toys:limited\"\narguments = { steps = 9, outer = 5 }", 5),
-        ("toys:registered\"\narguments = { steps = 5 }", 5),
-        ("toys:limited\"\narguments = { steps = 6 }", None),
-        ("toys:registered\"\narguments = { steps = 6 }", None),
+        ('toys:limited"\narguments = { steps = 5 }', 5),
+        ('toys:limited"\narguments = { steps = 5, outer = 9 }', 5),
+        ('toys:limited"\narguments = { steps = 9, outer = 5 }', 5),
+        ('toys:registered"\narguments = { steps = 5 }', 5),
+        ('toys:limited"\narguments = { steps = 6 }', None),
+        ('toys:registered"\narguments = { steps = 6 }', None),
     ],
 )
 def test_protocol_horizon_beyond_the_environments_time_limit_is_refused(tmp_path, make, limit):
@@ -230,14 +232,14 @@ def test_protocol_is_frozen(tmp_path):
 def test_protocol_reset_seeds_of_cohort_and_initial_law(tmp_path):
     made = protocol(tmp_path)
     one, four = made.arms
-    assert [made.reset_seed(one, trial) for trial in range(3)] == [100, 101, 102]
-    assert made.reset_seed(four, 2) == 102
+    assert [made.streams(one, trial).reset_seed for trial in range(3)] == [100, 101, 102]
+    assert made.streams(four, 2).reset_seed == 102
     law = protocol(
         tmp_path,
         x=("cohort = { first = 100, count = 10 }", "initial_law = 10"),
         y=('bound = "cohort"', 'bound = "clopper-pearson"'),
     )
-    seeds = {law.reset_seed(arm, trial) for arm in law.arms for trial in range(10)}
+    seeds = {law.streams(arm, trial).reset_seed for arm in law.arms for trial in range(10)}
     assert len(seeds) == 20
 
 
@@ -261,11 +263,39 @@ def test_protocol_used_before_takes_ranges_of_any_size_and_keeps_them(tmp_path):
     assert kept in made.first(2).canonical
 
 
-def test_protocol_hash_of_plain_seeds_is_the_one_of_earlier_releases(tmp_path):
-    # Oracle: hashes computed before `used_before` took ranges.
-    assert protocol(tmp_path).hash == "6061a6c04ad69a92fd4df992b8f0b19dbb030dedf95a2aa30a90cf61f6f2d287"
+def test_protocol_keeps_plain_seeds_as_they_are_written(tmp_path):
     made = protocol(tmp_path, x=("count = 10 }", "count = 10 }\nused_before = [3, 5]"))
-    assert made.hash == "c6565a9585a970211c547a9c799d28b2a0c8f5095737697155167bdbc12089ce"
+    assert '"used_before":[3,5]' in made.canonical
+
+
+def test_protocols_share_no_noise(tmp_path):
+    # One key that no trial depends on is enough: another description makes another protocol.
+    one, other = protocol(tmp_path), protocol(tmp_path, x=("seed = 7", 'description = "pilot"\nseed = 7'))
+    keys = [
+        made.streams(arm, trial).key(Purpose.PROPOSAL)
+        for made in (one, other, one.first(3))
+        for arm in made.arms
+        for trial in range(3)
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_protocol_streams_have_the_reset_seed_of_the_trial(tmp_path):
+    made = protocol(tmp_path)
+    streams = made.streams(made.arms[0], 2)
+    assert (streams.protocol, streams.root, streams.reset_seed) == (made.hash, made.seed, 102)
+
+
+def test_environment_resolution_is_declared_and_has_a_default_for_safety_gymnasium(tmp_path):
+    assert protocol(tmp_path).environment.resolution == "exact"
+    assert protocol(tmp_path).environment.grid is None
+    written = EnvironmentSpec(make="a:b", resolution="2^-7")
+    assert (written.resolution, written.grid) == ("2^-7", 2.0**-7)
+    assert EnvironmentSpec(make="ccfs.envs:make").grid == 2.0**-20
+    assert EnvironmentSpec(make="ccfs.envs:make", resolution="exact").grid is None
+    for wrong in ("2^-020", "2^", "2^-61", "3^-2", "2^-0", "", "0.5", 0.5, None):
+        with pytest.raises(ValidationError, match="resolution"):
+            EnvironmentSpec(make="a:b", resolution=wrong)
 
 
 @settings(deadline=None)

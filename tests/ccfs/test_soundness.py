@@ -73,10 +73,8 @@ def count(program_parts, schedule, horizon, level, attack):
     hits = 0
     for trial in range(TRIALS):
         # The attacked trials have their own streams: the two counts are independent.
-        streams = Streams(root=0, arm="nominal" if attack is None else "attacked", trial=trial)
-        recorder, row = run_trial(
-            wrapped, Push(), horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
-        )
+        streams = Streams(protocol="test", root=0, arm="nominal" if attack is None else "attacked", trial=trial).drawn()
+        recorder, row = run_trial(wrapped, Push(), horizon=horizon, stop=StopRule(), streams=streams)
         hits += row.outcome == "horizon" and all(step.reward <= level for step in recorder.steps)
     return hits
 
@@ -143,10 +141,9 @@ def test_runtime_attack_attains_the_certificate_so_that_an_overstated_one_would_
         wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=horizon, attack=attack)
         hits = 0
         for trial in range(trials):
-            streams = Streams(root=5, arm="nominal" if attack is None else "attacked", trial=trial)
-            recorder, _ = run_trial(
-                wrapped, Still(), horizon=horizon, stop=StopRule(), streams=streams, reset_seed=streams.reset_seed()
-            )
+            arm = "nominal" if attack is None else "attacked"
+            streams = Streams(protocol="test", root=5, arm=arm, trial=trial).drawn()
+            recorder, _ = run_trial(wrapped, Still(), horizon=horizon, stop=StopRule(), streams=streams)
             hits += recorder.steps[-1].reward <= level
         return hits
 

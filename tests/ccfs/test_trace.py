@@ -38,8 +38,8 @@ def trial(env=None, *, attack=None, verifier=None, horizon=30, stop=StopRule(), 
     env = env or Line()
     program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll())
     wrapped = ProposalWrapper(env, program=program, schedules=FOUR, seed=0, horizon=horizon, attack=attack)
-    streams = Streams(root=5, arm="a", trial=number)
-    return run_trial(wrapped, controller or Push(), horizon=horizon, stop=stop, streams=streams, reset_seed=11 + number)
+    streams = Streams(protocol="test", root=5, arm="a", trial=number, reset_seed=11 + number)
+    return run_trial(wrapped, controller or Push(), horizon=horizon, stop=stop, streams=streams)
 
 
 def stored(recorder, row):

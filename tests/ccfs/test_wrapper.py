@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -98,7 +99,7 @@ def test_wrapper_copies_in_a_vec_env_do_not_share_their_noise():
 
 def test_wrapper_with_given_streams_needs_no_seed():
     def first(env):
-        env.use_streams(Streams(root=1, arm="a", trial=2))
+        env.use_streams(Streams(protocol="test", root=1, arm="a", trial=2))
         env.reset()
         return env.step(CENTER)[4]["ccfs"]["action"].tolist()
 
@@ -316,9 +317,53 @@ def test_wrapper_use_streams_keys_one_episode():
         env.reset(seed=0)
         return env.step(CENTER)[4]["ccfs"]["action"].tolist()
 
-    one = Streams(root=1, arm="a", trial=0)
+    one = Streams(protocol="test", root=1, arm="a", trial=0, reset_seed=0)
     assert action(one) == action(one)
-    assert action(one) != action(Streams(root=1, arm="a", trial=1))
+    assert action(one) != action(replace(one, trial=1))
+    with pytest.raises(ValueError, match="`seed` must be the reset seed of the streams, 7, got 0"):
+        action(replace(one, reset_seed=7))
+
+
+class Seer:
+    """A verifier and fallback that keeps what it is shown."""
+
+    def __init__(self):
+        self.seen = []
+
+    def accepts(self, observation, actions):
+        self.seen.append(observation)
+        return np.zeros(len(actions), dtype=np.bool_)
+
+    def action(self, observation, center):
+        self.seen.append(observation)
+        return center
+
+
+def test_wrapper_rounds_every_observation_before_anybody_sees_it():
+    seer, raw = Seer(), []
+
+    class Noisy(gymnasium.Wrapper):
+        def reset(self, **arguments):
+            observation, info = self.env.reset(**arguments)
+            raw.append(observation + 1e-9)
+            return raw[-1], info
+
+        def step(self, action):
+            observation, *rest = self.env.step(action)
+            raw.append(observation + 1e-9)
+            return raw[-1], *rest
+
+    program = CausalProgram.for_space(
+        Line().action_space, verifier=seer, fallbacks=[FallbackEntry(name="f", fallback=seer, unverified=True)]
+    )
+    env = ProposalWrapper(Noisy(Line()), program=program, schedules=FOUR, seed=0, resolution=2.0**-10)
+    seen = [env.reset(seed=0)[0]]
+    for _ in range(3):
+        seen.append(env.step(CENTER)[0])
+        assert env.last_step.observation.tobytes() == seen[-2].tobytes()
+    expected = [np.rint(np.asarray(one) * 1024) / 1024 + 0.0 for one in raw]
+    assert [one.tobytes() for one in seen] == [one.astype(seen[0].dtype).tobytes() for one in expected]
+    assert {one.tobytes() for one in seer.seen} == {one.tobytes() for one in seen[:-1]}
 
 
 @pytest.mark.parametrize(

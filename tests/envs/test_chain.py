@@ -40,10 +40,8 @@ def run(spec, schedule, trials, adversary=None, limit=0.0):
     wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=HORIZON, attack=attack)
     rows, steps = [], []
     for trial in range(trials):
-        streams = Streams(root=9, arm=repr((spec, schedule)), trial=trial)
-        recorder, row = run_trial(
-            wrapped, ChainController(spec), horizon=HORIZON, stop=StopRule(), streams=streams, reset_seed=trial
-        )
+        streams = Streams(protocol="test", root=9, arm=repr((spec, schedule)), trial=trial, reset_seed=trial)
+        recorder, row = run_trial(wrapped, ChainController(spec), horizon=HORIZON, stop=StopRule(), streams=streams)
         rows.append(row)
         steps += recorder.steps
     event = NoCostUntilGoal(horizon=HORIZON)

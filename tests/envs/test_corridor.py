@@ -94,10 +94,8 @@ def wrapped(schedule, attack=None):
 
 def last_position(schedule, attack=None, trial=0):
     env = wrapped(schedule, attack)
-    streams = Streams(root=1, arm="a", trial=trial)
-    recorder, row = run_trial(
-        env, Steering(gain=GAIN), horizon=HORIZON, stop=StopRule(), streams=streams, reset_seed=trial
-    )
+    streams = Streams(protocol="test", root=1, arm="a", trial=trial, reset_seed=trial)
+    recorder, row = run_trial(env, Steering(gain=GAIN), horizon=HORIZON, stop=StopRule(), streams=streams)
     return -recorder.steps[-1].reward, row, recorder
 
 
@@ -105,7 +103,7 @@ def last_position(schedule, attack=None, trial=0):
 def test_corridor_runtime_and_vectorised_simulation_agree(schedule):
     budget = 0.2
     attack = Attack(rule=WorstShift(gain=GAIN), limit=energy_limit(budget, schedule), schedules=schedule)
-    rng = Streams(root=1, arm="a", trial=3).generator(Purpose.PROPOSAL)
+    rng = Streams(protocol="test", root=1, arm="a", trial=3, reset_seed=3).generator(Purpose.PROPOSAL)
     noise = np.array([[schedule.sample_block(np.zeros(1), rng).mean() for _ in range(HORIZON)]])
     shifts = worst_shifts(horizon=HORIZON, gain=GAIN, budget=budget)
     distance, row, recorder = last_position(schedule, attack, trial=3)

@@ -80,8 +80,10 @@ class AdversaryEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):
         """Begin the next trial; the caller's seed is replaced by the next training seed."""
         super().reset(seed=seed)
-        self._env.use_streams(Streams(root=self._seed, arm="adversary training", trial=self._trial))
-        self._raw, _ = self._env.reset(seed=FIRST_SEED + self._trial)
+        first = FIRST_SEED + self._trial
+        streams = Streams(protocol="adversary training", root=self._seed, arm="", trial=self._trial, reset_seed=first)
+        self._env.use_streams(streams)
+        self._raw, _ = self._env.reset(seed=streams.reset_seed)
         self._trial += 1
         self._t, self._left = 0, 1.0
         self._controller.reset()

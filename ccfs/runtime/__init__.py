@@ -1,0 +1,1 @@
+"""What runs at every step of a trial."""
