@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -32,19 +32,13 @@ from ccfs.trial import StopRule, run_trial
 from ccfs.verify import verify
 from ccfs.wrapper import ProposalWrapper
 
+if TYPE_CHECKING:
+    from ccfs.controllers.predict_adapter import Predictor
+
 __all__ = ["Policy", "certify_policy", "in_words", "load_certificate"]
 
 
-@runtime_checkable
-class Predictor(Protocol):
-    """A model as Stable-Baselines3 has it."""
-
-    def predict(self, observation: Vector, *, deterministic: bool) -> tuple[Vector, object]:
-        """Return the action, and a state that is not used."""
-        ...
-
-
-Policy: TypeAlias = Controller | Predictor | Callable[[Vector], ArrayLike]
+Policy: TypeAlias = "Controller | Predictor | Callable[[Vector], ArrayLike]"
 
 
 def certify_policy(
@@ -69,12 +63,15 @@ def certify_policy(
     one law, and Clopper and Pearson's bound applies (Theorem 14, thm:adaptive-trajectory, turns it into a budget).
 
     Assumes: everything here was fixed before the call, `seed` included: choosing among several calls by their results
-    needs `family` to count them all. The policy is deterministic, without memory unless it is a `Controller`; the
-    environment's randomness comes from its reset seed. A trial in which anything raises is a failure.
+    needs `family` to count them all. The policy is deterministic. A function has no memory. A Controller may have one,
+    and the state that a model's `predict` returns is carried through the episode. The environment's randomness comes
+    from its reset seed. A trial in which anything raises is a failure.
 
     Args:
         env: environment with a Box action space of shape (d,); five or six return values.
-        policy: from observation to action: a function, a model with `predict`, or a Controller.
+        policy: from observation to action: a function, a model with `predict`, or a Controller. A model of
+            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included
+            (`ccfs.controllers.from_predict`).
         event: what counts as success, a function of the public trace alone.
         schedule: law of the proposal block, one for all steps or one a step.
         horizon: greatest number of steps.
@@ -176,13 +173,14 @@ class _Event:
 
 
 def _controller(policy: Policy) -> Controller:
+    from ccfs.controllers.predict_adapter import Predictor, from_predict
+
     if isinstance(policy, type):
         raise TypeError(f"`policy` must be made first, got the class {policy.__name__}.")
     if isinstance(policy, Controller):
         return policy
     if isinstance(policy, Predictor):
-        model = policy
-        return _Function(lambda observation: model.predict(observation, deterministic=True)[0])
+        return from_predict(policy)
     if not callable(policy):
         raise TypeError(f"`policy` must be a function, a model with `predict`, or a Controller, got {policy!r}.")
     return _Function(policy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.callable_adapter import from_callable
 from ccfs.controllers.omnisafe_adapter import from_omnisafe
+from ccfs.controllers.predict_adapter import from_predict
 from ccfs.controllers.sb3_adapter import from_sb3, normalizer_from_sb3
 from ccfs.controllers.torch_adapter import from_torch
 from ccfs.controllers.zoo import Card, ZooEntry, ZooError
@@ -19,6 +20,7 @@ __all__ = [
     "ZooError",
     "from_callable",
     "from_omnisafe",
+    "from_predict",
     "from_sb3",
     "from_torch",
     "normalizer_from_sb3",

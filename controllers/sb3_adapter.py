@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ccfs.controllers._layers import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
+from ccfs.controllers.predict_adapter import observation_layers
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -67,10 +68,23 @@ def from_sb3(
             got = type(path_or_model).__name__
             raise TypeError(f"`path_or_model` must be a .zip of `model.save`, or a model of SB3, got {got}.")
         policy = _from_model(path_or_model)
-        around = path_or_model.get_vec_normalize_env()
-        if normalizer is None and around is not None and around.norm_obs:
-            normalizer = normalizer_from_sb3(around)
+        own = _own_normalizer(path_or_model)
+        normalizer = own if normalizer is None else normalizer
     return _actor(policy, normalizer)
+
+
+def _own_normalizer(model: BaseAlgorithm) -> FrozenNormalizer | None:
+    """Return the statistics of the model's `VecNormalize`, if any; refuse other changes of observations."""
+    around, layers = model.get_vec_normalize_env(), observation_layers(model)
+    if around is not None and layers == [around]:
+        return normalizer_from_sb3(around)
+    if layers:
+        names = ", ".join(type(layer).__name__ for layer in layers)
+        raise ValueError(
+            f"The model's environment must change observations by one `VecNormalize` at most, got {names}. "
+            "Use `from_predict`."
+        )
+    return None
 
 
 def normalizer_from_sb3(environment: VecNormalize) -> FrozenNormalizer:
@@ -87,7 +101,10 @@ def normalizer_from_sb3(environment: VecNormalize) -> FrozenNormalizer:
 
 def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:
     if policy.module not in _DEFAULT_ACTIVATION:
-        raise ValueError(f"`policy_class` must be an MLP policy of SB3, got one of {policy.module}. Use `from_torch`.")
+        raise ValueError(
+            f"`policy_class` must be an MLP policy of SB3, got one of {policy.module}. "
+            "Use `from_predict`, or `from_torch` for a policy without memory."
+        )
     if any("features_extractor" in name for name in policy.state) or len(policy.observation_shape) != 1:
         raise ValueError("The policy must read a flat observation without a features extractor. Use `from_torch`.")
     if policy.has_state_dependent_noise:
