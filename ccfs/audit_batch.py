@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ccfs.batches import Batch
 from ccfs.building import attack_limit
+from ccfs.files.parquet import read_parquet
 from ccfs.hashing import chain_start, chain_step, file_digest
 from ccfs.ledger import EnergyLedger
 from ccfs.outcomes import Outcome
@@ -19,7 +20,6 @@ from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, trajectory_row
 from ccfs.store import Store
 from ccfs.tables import (
     dimension_of,
-    parse,
     shift_rows,
     shift_schema,
     step_rows,
@@ -46,7 +46,7 @@ def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec 
     tables = []
     for name in batch.files:
         try:
-            tables.append(parse(store.read(name)))
+            tables.append(read_parquet(store.read(name)))
         except (OSError, pa.ArrowException) as error:
             yield f"{name}: cannot be read: {error}"
             return

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ccfs.building import build_arm
+from ccfs.files.parquet import parquet_bytes
 from ccfs.inputs import differences, inputs
 from ccfs.interfaces import Controller
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
-from ccfs.tables import shift_table, step_table, table_bytes, trajectory_table
+from ccfs.tables import shift_table, step_table, trajectory_table
 from ccfs.trial import StopRule, run_trial
 from ccfs.wrapper import ProposalWrapper
 
@@ -70,8 +71,8 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
         steps, rows, shifts, dimension = _run(canonical, batch, record)
     except SystemExit as error:  # it would end a worker, or this process with the code 0
         raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
-    public = (table_bytes(step_table(steps, dimension)), table_bytes(trajectory_table(rows)))
-    return public if batch.attack == NOMINAL else (*public, table_bytes(shift_table(shifts, dimension)))
+    public = (parquet_bytes(step_table(steps, dimension)), parquet_bytes(trajectory_table(rows)))
+    return public if batch.attack == NOMINAL else (*public, parquet_bytes(shift_table(shifts, dimension)))
 
 
 def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:

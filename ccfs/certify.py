@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ccfs.batches import plan
 from ccfs.building import attack_limit
 from ccfs.counting import certificate, finished_batches, tally
+from ccfs.files.parquet import read_parquet
 from ccfs.hashing import file_digest
 from ccfs.manifest import manifest_faults, write_manifest
 from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.run_certificate import AttackedCount, RunCertificate
 from ccfs.store import RunError, Store
-from ccfs.tables import parse
 
 __all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
 
@@ -108,6 +108,6 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
 def _greatest_energy(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec) -> float:
     spent = 0.0
     for batch in finished_batches(store, protocol, arm, attack):
-        column = parse(store.read(batch.files[2])).column("spent").to_pylist()
+        column = read_parquet(store.read(batch.files[2])).column("spent").to_pylist()
         spent = max([spent, *column])
     return spent

@@ -14,12 +14,13 @@ from numpy.typing import DTypeLike, NDArray
 from ccfs.batches import Batch
 from ccfs.building import build_arm
 from ccfs.counting import finished_batches
+from ccfs.files.parquet import read_parquet
 from ccfs.interfaces import Controller, Vector
 from ccfs.manifest import manifest_faults
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.recording import StepRow, TrajectoryRow, TrialRecorder
 from ccfs.store import RunError, Store
-from ccfs.tables import parse, trajectory_rows
+from ccfs.tables import trajectory_rows
 from ccfs.trial import StopRule, run_trial
 from ccfs.wrapper import ProposalWrapper
 
@@ -156,7 +157,7 @@ def _replayed(
 
 
 def _rows(store: Store, batch: Batch) -> list[TrajectoryRow]:
-    return trajectory_rows(parse(store.read(batch.files[1])))
+    return trajectory_rows(read_parquet(store.read(batch.files[1])))
 
 
 def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype: DTypeLike) -> EpisodeBuffer:

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from ccfs.batches import Batch, replay
+from ccfs.files.parquet import read_parquet
 from ccfs.protocol import NOMINAL, Protocol
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow
 from ccfs.store import Store
-from ccfs.tables import parse, shift_rows, step_rows, trajectory_rows
+from ccfs.tables import shift_rows, step_rows, trajectory_rows
 
 __all__ = ["replay_faults"]
 
@@ -20,7 +21,7 @@ def replay_faults(store: Store, protocol: Protocol, trials: Sequence[tuple[Batch
     """Yield one line for each trial that does not give the stored bytes again."""
     canonical = protocol.canonical
     for batch, trial in trials:
-        tables = [parse(store.read(name)) for name in batch.files]
+        tables = [read_parquet(store.read(name)) for name in batch.files]
         recorder, row = replay(canonical, batch, trial)
         stored: list[tuple[str, Sequence[Row], Sequence[Row]]] = [
             (batch.files[0], step_rows(tables[0]), recorder.steps),

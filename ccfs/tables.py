@@ -1,4 +1,4 @@
-"""The Parquet tables of a run: their columns, and bytes that depend on nothing but the rows."""
+"""The tables of a run: their columns, and their rows as values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ccfs.hashing import OBSERVATION_BYTES
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow
 
-__all__ = ["parse", "shift_table", "step_rows", "step_schema", "step_table", "table_bytes", "trajectory_rows"]
+__all__ = ["shift_table", "step_rows", "step_schema", "step_table", "trajectory_rows"]
 
 FORMAT = "ccfs-trace-1"
 
@@ -96,28 +95,6 @@ def shift_table(rows: Sequence[ShiftRow], dimension: int) -> pa.Table:
     for i in range(dimension):
         columns[f"shift_{i}"] = [row.shift[i] for row in rows]
     return pa.table(columns, schema=shift_schema(dimension))
-
-
-def table_bytes(table: pa.Table) -> bytes:
-    """Return a table as Parquet (zstd): the same rows give the same bytes."""
-    sink = pa.BufferOutputStream()
-    dictionary = [name for name in ("source", "skipped", "outcome", "error") if name in table.column_names]
-    # Page checksums: a flipped bit is found by any reader, not only by the manifest.
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        compression_level=6,
-        use_dictionary=dictionary,
-        row_group_size=1 << 16,
-        write_page_checksum=True,
-    )
-    return bytes(sink.getvalue())
-
-
-def parse(content: bytes) -> pa.Table:
-    """Read a table back; any damage raises."""
-    return pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
 
 
 def step_rows(table: pa.Table) -> list[StepRow]:

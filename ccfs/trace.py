@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ccfs.files.parquet import parquet_columns, read_parquet
 from ccfs.outcomes import Outcome
 from ccfs.recording import TrajectoryRow
 from ccfs.tables import trajectory_rows
@@ -27,17 +27,15 @@ class _StepFile:
 
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self._columns:
-            if isinstance(self._source, Path):
-                table = pq.ParquetFile(self._source, page_checksum_verification=True).read(columns=[name])
-            else:
-                table = self._source
+            is_file = isinstance(self._source, Path)
+            table = read_parquet(self._source, [name]) if is_file else self._source
             self._columns[name] = table.column(name)
         return self._columns[name]
 
     @cached_property
     def names(self) -> list[str]:
         if isinstance(self._source, Path):
-            return list(pq.read_schema(self._source).names)
+            return parquet_columns(self._source)
         return list(self._source.column_names)
 
     @cached_property
@@ -127,7 +125,7 @@ class Trace:
 
 def traces(trajectories: Path | pa.Table, steps: Path | pa.Table) -> Iterator[Trace]:
     """Yield the trials of one batch, in the order of the trajectory table."""
-    table = pq.read_table(trajectories) if isinstance(trajectories, Path) else trajectories
+    table = read_parquet(trajectories) if isinstance(trajectories, Path) else trajectories
     file = _StepFile(steps)
     for row in trajectory_rows(table):
         yield Trace(row, file)

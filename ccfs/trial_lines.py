@@ -12,10 +12,11 @@ from ccfs.building import build_event
 from ccfs.certify import refuse_missing_trials
 from ccfs.counting import finished_batches, refuse_other_trials
 from ccfs.events import holds
+from ccfs.files.parquet import read_parquet
 from ccfs.manifest import manifest_faults
 from ccfs.protocol import NOMINAL, Protocol
 from ccfs.store import RunError, Store
-from ccfs.tables import parse, trajectory_rows
+from ccfs.tables import trajectory_rows
 from ccfs.trace import traces
 
 __all__ = ["event_column", "fallback_column", "trial_lines"]
@@ -86,7 +87,7 @@ def _batch_lines(
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     names = [part.name for part in protocol.program.fallbacks]
     spent = {} if batch.attack == NOMINAL else _spent(store, batch)
-    rows = trajectory_rows(parse(store.read(batch.files[1])))
+    rows = trajectory_rows(read_parquet(store.read(batch.files[1])))
     refuse_other_trials(batch, [row.trial for row in rows], where=str(trajectories))
     for row, trace in zip(rows, traces(trajectories, steps), strict=True):
         acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
@@ -113,7 +114,7 @@ def _batch_lines(
 
 def _spent(store: Store, batch: Batch) -> dict[int, float]:
     """Return the energy that each trial of an attacked batch spent."""
-    log = parse(store.read(batch.files[2]))
+    log = read_parquet(store.read(batch.files[2]))
     found: dict[int, float] = {}
     for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
         found[trial] = max(found.get(trial, 0.0), spent)

@@ -9,12 +9,12 @@ from enum import Enum
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ccfs.building import build_event, event_references
 from ccfs.certificates.bounds import Bound
 from ccfs.counting import finished_batches
+from ccfs.files.parquet import read_parquet
 from ccfs.outcomes import Outcome
 from ccfs.preflight import needs_cost, needs_goal
 from ccfs.protocol import Arm, AttackSpec, Protocol
@@ -23,7 +23,7 @@ from ccfs.report_numbers import exact_text
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import Store
 from ccfs.table import TableRow, table_rows
-from ccfs.tables import parse, trajectory_rows
+from ccfs.tables import trajectory_rows
 from ccfs.trial_lines import trial_lines
 
 __all__ = [
@@ -286,7 +286,7 @@ def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | Non
     ends = np.array([end for _, end in bins])
     trials = 0
     for batch in finished_batches(store, protocol, arm, attack):
-        table = pq.read_table(store.path(batch.files[0]), columns=["t", "source", "index"])
+        table = read_parquet(store.path(batch.files[0]), ["t", "source", "index"])
         step, index = table.column("t").to_numpy(), table.column("index").to_numpy()
         source = table.column("source").to_numpy()
         kind = np.full(len(step), len(names) - 1)
@@ -361,7 +361,7 @@ def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate
 
 def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
     batches = finished_batches(store, protocol, arm, None)
-    return [row for batch in batches for row in trajectory_rows(parse(store.read(batch.files[1])))]
+    return [row for batch in batches for row in trajectory_rows(read_parquet(store.read(batch.files[1])))]
 
 
 def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:

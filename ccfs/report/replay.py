@@ -17,6 +17,7 @@ from ccfs.adapter import Signals, inner_step
 from ccfs.batches import Batch, parse_canonical
 from ccfs.counting import finished_batches
 from ccfs.executors import Engine
+from ccfs.files.parquet import read_parquet
 from ccfs.hashing import chain_start, chain_step, observation_digest
 from ccfs.interfaces import Vector
 from ccfs.protocol import NOMINAL, Protocol
@@ -25,7 +26,7 @@ from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import Disc, Scene, scene_for
 from ccfs.runtime.grid import Grid
 from ccfs.store import Store
-from ccfs.tables import parse, step_rows, trajectory_rows
+from ccfs.tables import step_rows, trajectory_rows
 
 __all__ = [
     "ARMS",
@@ -294,7 +295,7 @@ def _stored(
 def _rows(store: Store, batch: Batch, trials: Sequence[int]) -> Iterator[tuple[TrajectoryRow, list[StepRow]]]:
     tables = []
     for name in batch.files[:2]:
-        table = parse(store.read(name))
+        table = read_parquet(store.read(name))
         tables.append(table.filter(pc.is_in(table.column("trial"), pa.array(trials, type=pa.int64()))))
     steps = {trial: list(rows) for trial, rows in groupby(step_rows(tables[0]), key=lambda row: row.trial)}
     for row in trajectory_rows(tables[1]):

@@ -13,6 +13,8 @@ from ccfs.certificates.images._torch import extra
 from ccfs.certificates.images.bands import covariance_ratio
 from ccfs.certificates.images.counting import LabelCounts
 from ccfs.certificates.images.filters import CovarianceProof
+from ccfs.files.atomic import write_atomically
+from ccfs.files.parquet import parquet_bytes, read_parquet
 
 __all__ = ["CountRow", "CountTable", "RecordError", "RunKey", "read_counts", "write_counts"]
 
@@ -136,7 +138,7 @@ class CountTable:
 
 def write_counts(path: Path, table: CountTable) -> None:
     """Write atomically: a reader sees the whole file or none."""
-    arrow, parquet = extra("pyarrow", "pyarrow"), extra("pyarrow.parquet", "pyarrow")
+    arrow = extra("pyarrow", "pyarrow")
     rows, counts = table.rows, arrow.list_(arrow.int32())
     columns = {
         "index": arrow.array([row.index for row in rows], arrow.int32()),
@@ -148,18 +150,15 @@ def write_counts(path: Path, table: CountTable) -> None:
         "estimation_rejected": arrow.array([row.estimation.rejected for row in rows], arrow.int32()),
     }
     built = arrow.table(columns).replace_schema_metadata({_METADATA: table.key.text().encode()})
-    partial = path.with_name(f".{path.name}.partial")
-    parquet.write_table(built, partial, compression="zstd")
-    partial.replace(path)
+    write_atomically(path, parquet_bytes(built))
 
 
 def read_counts(path: Path) -> CountTable:
     """Read and check one file of counts."""
-    parquet = extra("pyarrow.parquet", "pyarrow")
     if not path.is_file():
         raise RecordError(f"{path} is missing. Count first: ccfs image certify")
     try:
-        stored = parquet.read_table(path)
+        stored = read_parquet(path)
     except (OSError, ValueError) as error:
         raise RecordError(f"{path} is not readable as Parquet: {error}") from error
     metadata = stored.schema.metadata or {}

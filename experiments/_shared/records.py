@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from ccfs.files.atomic import write_atomically
+from ccfs.files.parquet import parquet_bytes, read_parquet
 
 Table = dict[str, NDArray]
 CHECKSUMS = "checksums.txt"
@@ -26,7 +28,7 @@ def write_table(path: Path, table: Mapping[str, NDArray]) -> None:
         lengths = {name: len(column) for name, column in columns.items()}
         raise ValueError(f"columns of {path.name} must have one length, got {lengths}.")
     if path.suffix == ".parquet":
-        pq.write_table(pa.table(columns), path, compression="zstd", version="2.6")
+        write_atomically(path, parquet_bytes(pa.table(columns)))
         return
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -37,7 +39,7 @@ def write_table(path: Path, table: Mapping[str, NDArray]) -> None:
 def read_table(path: Path) -> Table:
     """Read columns back, as integers, floats or strings."""
     if path.suffix == ".parquet":
-        stored = pq.read_table(path)
+        stored = read_parquet(path)
         return {name: np.asarray(stored.column(name).to_pylist()) for name in stored.column_names}
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file))

@@ -14,11 +14,11 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certify import refuse_missing_trials
 from ccfs.costs import cost_study
 from ccfs.costs_text import document
+from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol import Protocol, parse_protocol
 from ccfs.store import Store
 from ccfs.table import TableRow, table_rows
 from ccfs.table_cli import markdown
-from ccfs.tables import parse, table_bytes
 from ccfs.trial_lines import trial_lines
 
 HERE = Path(__file__).resolve().parent
@@ -45,7 +45,7 @@ def keep(run: Path, name: str, command: str) -> Path:
     for file in ("protocol.json", "inputs.json", *(file for file in files if file.startswith("certificates/"))):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(store.read(file))
-    (folder / "trajectories.parquet").write_bytes(table_bytes(trial_lines(store, protocol)))
+    (folder / "trajectories.parquet").write_bytes(parquet_bytes(trial_lines(store, protocol)))
     traces = {file: digest for file, digest in files.items() if file.startswith(("traces/", "private/"))}
     record = {"command": command, "protocol": protocol.hash, "traces": traces}
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -83,7 +83,7 @@ def stored_protocol(name: str) -> Protocol:
 
 def lines(name: str) -> pa.Table:
     """Return the trial lines of a kept run."""
-    return parse((RESULTS / name / "trajectories.parquet").read_bytes())
+    return read_parquet((RESULTS / name / "trajectories.parquet").read_bytes())
 
 
 def rows(table: pa.Table, protocol: Protocol, event: str) -> list[TableRow]:

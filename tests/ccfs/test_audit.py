@@ -16,18 +16,17 @@ from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import certify
 from ccfs.counting import tally
 from ccfs.executors import serial_engine
+from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.hashing import chain_start, chain_step, file_digest
 from ccfs.manifest import write_manifest
 from ccfs.rollouts import run
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
 from ccfs.tables import (
-    parse,
     shift_rows,
     shift_table,
     step_rows,
     step_table,
-    table_bytes,
     trajectory_rows,
     trajectory_table,
 )
@@ -145,14 +144,14 @@ PRIVATE = "private/steer/four/push/batch-00001.parquet"
 
 
 def forge_steps(store, change):
-    steps = step_rows(parse(store.read(TRACES)))
-    store.write(TRACES, table_bytes(step_table(change(steps), 1)))
+    steps = step_rows(read_parquet(store.read(TRACES)))
+    store.write(TRACES, parquet_bytes(step_table(change(steps), 1)))
     reseal(store)
 
 
 def forge_rows(store, change):
-    rows = trajectory_rows(parse(store.read(ROWS)))
-    store.write(ROWS, table_bytes(trajectory_table(change(rows))))
+    rows = trajectory_rows(read_parquet(store.read(ROWS)))
+    store.write(ROWS, parquet_bytes(trajectory_table(change(rows))))
     reseal(store)
 
 
@@ -204,21 +203,21 @@ def test_audit_finds_a_dropped_trial_behind_new_hashes(store):
     ],
 )
 def test_audit_finds_forged_shifts_behind_new_hashes(store, values, message):
-    rows = shift_rows(parse(store.read(PRIVATE)))
-    store.write(PRIVATE, table_bytes(shift_table(changed_first(rows, **values), 1)))
+    rows = shift_rows(read_parquet(store.read(PRIVATE)))
+    store.write(PRIVATE, parquet_bytes(shift_table(changed_first(rows, **values), 1)))
     reseal(store)
     assert any(fault.startswith(PRIVATE) and message in fault for fault in audit(store).faults)
 
 
 def test_audit_replay_finds_a_forgery_that_is_consistent_in_itself(store):
     # A hit of the post turned into a pass, with chain, trajectory line, journal, manifest and certificate all redone.
-    steps, rows = step_rows(parse(store.read(TRACES))), trajectory_rows(parse(store.read(ROWS)))
+    steps, rows = step_rows(read_parquet(store.read(TRACES))), trajectory_rows(read_parquet(store.read(ROWS)))
     mine = [dataclasses.replace(step, reward=step.reward + 0.25) for step in steps if step.trial == 4]
     mine, chain = rechain(mine, rows[0])
-    store.write(TRACES, table_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(TRACES, parquet_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
     total = float(sum(step.reward for step in mine))
     forged = changed_first(rows, chain=chain, total_reward=total)
-    store.write(ROWS, table_bytes(trajectory_table(forged)))
+    store.write(ROWS, parquet_bytes(trajectory_table(forged)))
     reseal(store)
     certify(store)
     assert audit(store).faults == ()

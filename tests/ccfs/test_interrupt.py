@@ -66,6 +66,61 @@ def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
+THREADS = """
+from pathlib import Path
+from ccfs.cli import app
+
+def threads():
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+import matplotlib.figure, numpy, pyarrow, scipy.linalg  # they bring their own threads
+numpy.ones((600, 600)) @ numpy.ones((600, 600))
+before = threads()
+for words in COMMANDS:
+    try:
+        app(words)
+    except SystemExit as end:
+        print("exit", end.code or 0)
+print("new threads", len(threads() - before))
+"""
+
+
+def test_commands_read_a_run_without_threads_that_could_outlive_them(tmp_path):
+    """A thread of Arrow that drops a Python object while the interpreter ends aborts the process."""
+    protocol(tmp_path)
+    run_folder = str(tmp_path / "run")
+    commands = [
+        ["run", str(tmp_path / "protocol.toml"), "-o", run_folder, "--workers", "1"],
+        ["certify", run_folder],
+        ["table", run_folder],
+        ["costs", run_folder],
+        ["audit", run_folder],
+    ]
+    program = THREADS.replace("COMMANDS", repr(commands))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = [line for line in ended.stdout.splitlines() if line.startswith(("exit ", "new threads "))]
+    assert told == ["exit 0"] * len(commands) + ["new threads 0"]
+
+
+def test_finished_run_never_aborts_at_exit(tmp_path):
+    protocol(tmp_path)
+    for first in range(0, 12, 4):  # four at a time, so that their threads get in each other's way
+        folders = [tmp_path / str(first + number) for number in range(4)]
+        started = [
+            subprocess.Popen(
+                [*COMMAND, str(tmp_path / "protocol.toml"), "-o", str(folder), "--workers", "1"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for folder in folders
+        ]
+        for child in started:
+            _, errors = child.communicate()
+            assert (child.returncode, errors) == (0, "")
+
+
 def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

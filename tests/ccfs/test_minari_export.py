@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 from ccfs.cli import app
 from ccfs.executors import serial_engine
+from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.hashing import observation_digest
 from ccfs.manifest import write_manifest
 from ccfs.minari_export import export_minari
 from ccfs.rollouts import run
 from ccfs.store import RunError
-from ccfs.tables import parse, step_rows, table_bytes, trajectory_rows
+from ccfs.tables import step_rows, trajectory_rows
 
 ABSTAINS = {
     "fallback": (
@@ -40,8 +41,8 @@ def store(tmp_path_factory):
 def stored(store, folder):
     steps, rows = [], []
     for path in sorted((store.root / "traces" / folder).glob("*.parquet")):
-        steps += step_rows(parse(path.read_bytes()))
-        rows += trajectory_rows(parse((store.root / "trajectories" / folder / path.name).read_bytes()))
+        steps += step_rows(read_parquet(path.read_bytes()))
+        rows += trajectory_rows(read_parquet((store.root / "trajectories" / folder / path.name).read_bytes()))
     return steps, rows
 
 
@@ -83,10 +84,10 @@ def test_export_minari_cuts_abstained_trajectories_and_leaves_out_empty_ones(tmp
 def test_export_minari_refuses_what_does_not_replay(store, tmp_path):
     forged = run(protocol(tmp_path, trials=4), tmp_path / "run", serial_engine(), where="p")
     name = "trajectories/steer/one/nominal/batch-00000.parquet"
-    table = parse(forged.read(name))
+    table = read_parquet(forged.read(name))
     content = table.to_pydict()
     content["chain"][2] = b"\1" * 32
-    forged.write(name, table_bytes(table.from_pydict(content, schema=table.schema)))
+    forged.write(name, parquet_bytes(table.from_pydict(content, schema=table.schema)))
     with pytest.raises(RunError, match="was changed"):
         export_minari(forged, "toy/forged-v0", arm="steer/one")
     write_manifest(forged, forged.protocol())

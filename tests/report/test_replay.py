@@ -21,6 +21,7 @@ from ccfs.certify import certify
 from ccfs.envs.fast import LightBuilder
 from ccfs.envs.registration import builder_of
 from ccfs.executors import process_engine, serial_engine
+from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.manifest import write_manifest
 from ccfs.protocol import NOMINAL, load_protocol
 from ccfs.report.counts import Ending, Trial, bars, ended_trials, shipped_events
@@ -31,7 +32,6 @@ from ccfs.report.replay import ReplayError, Retold, first_replayed, layouts, rep
 from ccfs.rollouts import run
 from ccfs.store import Store
 from ccfs.table import table_rows
-from ccfs.tables import parse, table_bytes
 from ccfs.trial_lines import trial_lines
 
 TEXT = """
@@ -201,13 +201,13 @@ def test_retold_knows_the_nearest_obstacle_in_the_robots_frame(finished, trials,
 def test_tampered_trajectory_is_refused_and_not_drawn(store, no_picture, column, change):
     protocol = store.protocol()
     name = f"traces/{ARM}/nominal/batch-00000.parquet"
-    table = parse(store.read(name))
+    table = read_parquet(store.read(name))
     place = table.column("trial").to_pylist().index(1) + 5
     values = table.column(column).to_pylist()
     values[place] = change(values[place])
     field = table.schema.field(column)
     changed = table.set_column(table.column_names.index(column), field, pa.array(values, type=field.type))
-    store.write(name, table_bytes(changed))
+    store.write(name, parquet_bytes(changed))
     write_manifest(store, protocol)  # a forger would, too
     text = render(store)
     assert "1 of the trajectories to replay did not come out as stored" in text
