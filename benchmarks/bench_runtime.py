@@ -1,129 +1,201 @@
-"""Speed of the runtime: the wrapper's cost a step, and local processes against the serial engine, alternating."""
+"""Speed of the runtime on the corridor with N = 4: a wrapped step, a recorded step, a short trial, and two processes.
+
+    python benchmarks/bench_runtime.py [FOLDER]
+
+FOLDER holds an installed first edition (`pip install --no-deps --target FOLDER .` in a checkout of it). Both editions
+then run in two processes that take turns, so that other work on the machine slows both. Without a folder the figures
+are set beside those in `first_edition.json`, which were measured the same way. Times are processor time.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 
-import gymnasium
-import numpy as np
-
-from ccfs.components import BoxVerifier, CenterFallback
-from ccfs.executors import Engine, process_engine, serial_engine
-from ccfs.program import CausalProgram, FallbackEntry
-from ccfs.protocol import parse_protocol
-from ccfs.rollouts import run
-from ccfs.schedules import ProposalSchedule
-from ccfs.toml import read_toml
-from ccfs.wrapper import ProposalWrapper
-
-STEPS, ROUNDS = 5_000, 7
+HERE = Path(__file__).parent
+ROUNDS, STEPS, TRIALS = 7, 4_000, 640
 PROTOCOL = """
-name = "busy"
+name = "speed"
 seed = 1
-horizon = 50
-batch = 4
-trials = { initial_law = 120 }
-claim = { delta = 0.05, target = 0.5, bound = "clopper-pearson" }
-environment = { make = "bench_runtime:Busy" }
-controllers = [{ name = "still", make = "bench_runtime:Still" }]
-schedules = [{ name = "four", block = { count = 4, sigma = 0.2 } }]
-program = { verifier = { make = "ccfs.components:AcceptAll" } }
-events = [{ name = "acts", event = "no_abstention" }]
+horizon = {horizon}
+batch = 16
+trials = {{ initial_law = {trials} }}
+claim = {{ delta = 0.05, target = 0.5, bound = "clopper-pearson" }}
+schedules = [{{ name = "four", block = {{ count = 4, sigma = 0.2, multiplier = 1.05 }} }}]
+events = [{{ name = "acts", event = "no_abstention" }}]
+controllers = [{{ name = "steer", make = "{corridor}:make_steering" }}]
+
+[environment]
+make = "{corridor}:make"
+arguments = {{ horizon = {horizon} }}
+
+[program]
+verifier = {{ make = "{components}:BoxVerifier", arguments = {{ low = [-0.9], high = [0.9] }} }}
+fallbacks = [{{ name = "center", make = "{components}:CenterFallback", unverified = true }}]
 """
+# What each part is called now, and what it was called in the first edition.
+NAMES = {
+    "build": ("ccfs.runs.build", "ccfs.building"),
+    "components": ("ccfs.runtime.components", "ccfs.components"),
+    "corridor": ("ccfs.envs.toys.corridor", "ccfs.envs.corridor"),
+    "executors": ("ccfs.runs.executors", "ccfs.executors"),
+    "protocol": ("ccfs.protocol.model", "ccfs.protocol"),
+    "run": ("ccfs.runs.run", "ccfs.rollouts"),
+    "batches": ("ccfs.runs.batches", "ccfs.batches"),
+    "toml": ("ccfs.files.toml", "ccfs.toml"),
+}
 
 
-class Quick(gymnasium.Env):
-    """Does nothing at all, with an observation of 60 numbers."""
+def module(part: str):
+    """Import a part of whichever edition is installed here."""
+    for name in NAMES[part]:
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise ImportError(part)
+
+
+def protocol(horizon: int, trials: int):
+    """Return the corridor's protocol."""
+    text = PROTOCOL.format(
+        horizon=horizon,
+        trials=trials,
+        corridor=module("corridor").__name__,
+        components=module("components").__name__,
+    )
+    return module("protocol").parse_protocol(module("toml").read_toml(text), where="bench")
+
+
+class Measures:
+    """What a child process can measure; each method returns microseconds of processor time."""
 
     def __init__(self) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (60,), np.float64)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float64)
+        self._long = protocol(STEPS, 16)
+        self._wrapped, self._controller = module("build").build_arm(self._long, self._long.arms[0], None)
 
-    def reset(self, *, seed=None, options=None):
-        """Return zeros."""
-        return np.zeros(60), {}
+    def inner(self) -> float:
+        """Return the time of the environment's own step, with the controller's call."""
+        return self._steps(self._wrapped.env)
 
-    def step(self, action):
-        """Return zeros."""
-        return np.zeros(60), 0.0, False, False, {"cost": 0.0}
+    def wrapped(self) -> float:
+        """Return the time of a wrapped step, with the controller's call."""
+        return self._steps(self._wrapped)
 
+    def _steps(self, env) -> float:
+        observation, _ = env.reset(seed=0)
+        start = time.process_time()
+        for _ in range(STEPS):
+            observation, *_ = env.step(self._controller.center(observation))
+        return 1e6 * (time.process_time() - start) / STEPS
 
-class Busy(Quick):
-    """Burns about a millisecond of one core a step, as a simulator does."""
+    def recorded(self) -> float:
+        """Return the time of a wrapped and recorded step."""
+        batches, arm = module("batches"), self._long.arms[0]
+        start = time.process_time()
+        batches._trial(self._long, arm, self._wrapped, self._controller, 0)
+        return 1e6 * (time.process_time() - start) / STEPS
 
-    def step(self, action):
-        """Count."""
-        total = 0
-        for i in range(20_000):
-            total += i
-        return np.full(60, float(total > 0)), 0.0, False, False, {"cost": 0.0}
+    def trial(self) -> float:
+        """Return the time of a five-step trial of a run with batches of 16, once the run has begun."""
+        stamps = []
+        with tempfile.TemporaryDirectory() as folder:
+            module("run").run(
+                protocol(5, TRIALS),
+                Path(folder) / "run",
+                module("executors").serial_engine(),
+                where="bench",
+                advance=lambda _: stamps.append(time.process_time()),
+            )
+        return 1e6 * (stamps[-1] - stamps[4]) / (16 * (len(stamps) - 5))
 
-
-class Still:
-    """A controller that stays."""
-
-    digest = "still"
-
-    def reset(self) -> None:
-        """Do nothing."""
-
-    def center(self, observation):
-        """Return zero."""
-        return np.zeros(2)
-
-
-def actor():
-    """Return a numpy actor of the usual size, 60-64-64-2."""
-    rng = np.random.default_rng(0)
-    first, second, last = (0.1 * rng.standard_normal(shape) for shape in ((60, 64), (64, 64), (64, 2)))
-    return lambda observation: np.tanh(np.tanh(observation @ first) @ second) @ last
-
-
-def seconds_a_step(env, policy) -> float:
-    """Return the processor time of one step with the policy's call: other work on the machine does not count."""
-    observation, _ = env.reset(seed=0)
-    start = time.process_time()
-    for _ in range(STEPS):
-        observation, *_ = env.step(policy(observation))
-    return (time.process_time() - start) / STEPS
+    def memory(self) -> float:
+        """Return the megabytes that a batch with a horizon of 30,000 adds to the process."""
+        made = protocol(30_000, 16)
+        batch = next(module("batches").plan(made, made.arms[0], None))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        module("batches").run_batch(made.canonical, batch)
+        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def overhead() -> float:
-    """Return the wrapper's own time a step in microseconds: the least of alternating rounds."""
-    plain = Quick()
-    entry = FallbackEntry(name="center", fallback=CenterFallback(), unverified=True)
-    verifier = BoxVerifier(low=(-0.9, -0.9), high=(0.9, 0.9))
-    program = CausalProgram.for_space(plain.action_space, verifier=verifier, fallbacks=(entry,))
-    schedule = ProposalSchedule.from_multiplier(4, 0.2, 1.05)
-    wrapped = ProposalWrapper(Quick(), program=program, schedules=schedule, seed=0)
-    policy = actor()
-    rounds = [(seconds_a_step(plain, policy), seconds_a_step(wrapped, policy)) for _ in range(ROUNDS)]
-    return 1e6 * (min(full for _, full in rounds) - min(bare for bare, _ in rounds))
+class Contender:
+    """One edition in its own process."""
+
+    def __init__(self, folder: str | None) -> None:
+        path = [folder] if folder else []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [os.environ.get("PYTHONPATH")])])
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "bench_runtime.py"), "--child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def measure(self, name: str) -> float:
+        """Ask for one measure."""
+        self._process.stdin.write(name + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.wait()
 
 
-def rate(engine: Engine) -> float:
-    """Return trials a second once every worker is at work: from the fifth finished batch to the last."""
-    protocol = parse_protocol(read_toml(PROTOCOL), where="bench")
-    stamps: list[float] = []
-    with tempfile.TemporaryDirectory() as folder:
-        run(protocol, Path(folder) / "run", engine, where="bench", advance=lambda _: stamps.append(time.perf_counter()))
-    return protocol.batch * (len(stamps) - 5) / (stamps[-1] - stamps[4])
+def child() -> None:
+    """Answer the measures that the parent asks for."""
+    measures = Measures()
+    for line in sys.stdin:
+        print(getattr(measures, line.strip())(), flush=True)
+
+
+def compare(contenders: dict[str, Contender]) -> dict[str, dict[str, float]]:
+    """Return the least of alternating rounds for every contender and measure."""
+    found: dict[str, dict[str, float]] = {name: {} for name in contenders}
+    for measure in ("inner", "wrapped", "recorded", "trial", "memory"):
+        for _ in range(1 if measure == "memory" else ROUNDS):
+            for name, contender in contenders.items():
+                value = contender.measure(measure)
+                found[name][measure] = min(value, found[name].get(measure, value))
+    return found
+
+
+def lines(now: dict[str, float], first: dict[str, float]) -> list[str]:
+    """Return the figures with their ratios."""
+    shown = [
+        f"{name:9} {now[name]:9.1f} {unit}   first edition {first[name]:9.1f}   ratio {now[name] / first[name]:.2f}"
+        for name, unit in [("inner", "us"), ("wrapped", "us"), ("recorded", "us"), ("trial", "us"), ("memory", "MB")]
+    ]
+    shown.append(f"wrapped step: {now['wrapped'] / first['wrapped']:.2f} of the first edition's (aim: at most 0.65)")
+    shown.append(f"recorded step: {now['recorded'] / now['wrapped']:.2f} times the wrapped one (aim: at most 1.3)")
+    scaled = 45.0 * now["trial"] / now["wrapped"]
+    shown.append(f"five-step trial where a wrapped step takes 45 us: {scaled / 1000:.2f} ms (aim: at most 0.6)")
+    return shown
 
 
 def main() -> None:
-    """Print both."""
-    print(f"wrapper: {overhead():.1f} us a step beyond the inner step (N = 4, numpy actor, 60 numbers; limit 60)")
-    serial, processes = zip(*((rate(serial_engine()), rate(process_engine(2))) for _ in range(3)), strict=True)
-    ratio = max(processes) / max(serial)
-    print(f"two processes: {ratio:.2f} times serial ({max(processes):.1f} against {max(serial):.1f} trials/s; aim 1.8)")
+    """Print the figures of this edition beside those of the first."""
+    stored = HERE / "first_edition.json"
+    contenders = {"now": Contender(None)}
+    if len(sys.argv) > 1:
+        contenders["first"] = Contender(sys.argv[1])
+    found = compare(contenders)
+    for contender in contenders.values():
+        contender.close()
+    first = found.get("first") or json.loads(stored.read_text())["figures"]
+    print("\n".join(lines(found["now"], first)))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    # Workers import this file by name.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    sys.path.insert(0, str(Path(__file__).parent))
-    main()
+    child() if sys.argv[1:] == ["--child"] else main()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -23,8 +23,7 @@ class Signals:
     goal: str = "goal_met"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InnerStep:
+class InnerStep(NamedTuple):
     """One inner step in one form; `cost` is None when the environment reports none."""
 
     observation: Vector
@@ -50,8 +49,8 @@ def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Sign
         raise TypeError(f"`env.step` must return a dict as its last value, got {type(info).__name__}.")
     return InnerStep(
         observation=observation,  # type: ignore[arg-type]  # the environment's own, checked by its space
-        reward=_number("reward", reward),
-        cost=None if cost is None else _number("cost", cost),
+        reward=reward if type(reward) is float else _number("reward", reward),
+        cost=cost if cost is None or type(cost) is float else _number("cost", cost),
         goal=_flag(signals.goal, info.get(signals.goal, False)),
         terminated=_flag("terminated", terminated),
         truncated=_flag("truncated", truncated),
@@ -74,8 +73,6 @@ def time_limit(env: gymnasium.Env[Vector, Vector]) -> int | None:
 
 
 def _number(name: str, value: object) -> float:
-    if type(value) is float:
-        return value
     if isinstance(value, (int, float, np.number, np.ndarray)) and np.ndim(value) == 0:
         return float(value)
     raise TypeError(f"`env.step` must return a number as {name}, got {value!r}.")
@@ -83,6 +80,8 @@ def _number(name: str, value: object) -> float:
 
 def _flag(name: str, value: object) -> bool:
     """Return a truth value; a NaN or a string is none, whatever Python thinks of it."""
+    if value is True or value is False:
+        return value
     if (
         isinstance(value, (bool, int, float, np.bool_, np.number, np.ndarray))
         and np.ndim(value) == 0

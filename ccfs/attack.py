@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ccfs.history import PublicHistory, PublicStep
-from ccfs.interfaces import ShiftRule, Vector
+from ccfs.history import PublicHistory, PublicPast, PublicStep
+from ccfs.interfaces import ShiftRecord, ShiftRule, Vector
 from ccfs.ledger import EnergyLedger
 from ccfs.schedules import ProposalSchedule
 
-__all__ = ["Attack", "AttackError", "ShiftRecord"]
+__all__ = ["Attack", "AttackError"]
 
 
 class AttackError(RuntimeError):
     """A shift rule failed, so that the experiment is not the one that was declared; nothing has been drawn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShiftRecord:
-    """One line of the private log: what was added to the center, what it cost, and the energy spent so far."""
-
-    t: int
-    shift: Vector
-    energy: float
-    spent: float
 
 
 class Attack:
@@ -50,7 +39,7 @@ class Attack:
             raise TypeError(f"`rule` must have `reset()` and `shift(history, rng, *, allowance)`, got {rule!r}.")
         self._rule = rule
         self._ledger = EnergyLedger(limit=limit, schedules=schedules)
-        self._steps: list[PublicStep] = []
+        self._past = PublicPast()
         self._rng: np.random.Generator | None = None
         self._last: ShiftRecord | None = None
 
@@ -72,7 +61,7 @@ class Attack:
     def begin(self, rng: np.random.Generator) -> None:
         """Begin a trajectory with the rule's own stream and nothing spent."""
         self._ledger.reset()
-        self._steps.clear()
+        self._past = PublicPast()
         self._rng, self._last = rng, None
         self._rule.reset()
 
@@ -81,7 +70,7 @@ class Attack:
         if self._rng is None:
             raise RuntimeError("`begin` must be called before `commit`.")
         history = PublicHistory(
-            t=t, horizon=horizon, observation=observation.copy(), center=center.copy(), steps=tuple(self._steps)
+            t=t, horizon=horizon, observation=observation.copy(), center=center.copy(), steps=self._past.so_far()
         )
         try:
             shift = np.array(
@@ -98,13 +87,12 @@ class Attack:
     def publish(self, step: PublicStep) -> None:
         """Give the rule its own copy of a finished step."""
         # Copied once, when it becomes public: the rule may spoil its copy, but only its own.
-        self._steps.append(_own(step))
+        self._past.append(_own(step))
 
 
 def _own(step: PublicStep) -> PublicStep:
     """Return a copy that shares no array; the other fields cannot be changed."""
-    return replace(
-        step,
+    return step._replace(
         observation=step.observation.copy(),
         center=step.center.copy(),
         action=None if step.action is None else step.action.copy(),

@@ -1,15 +1,27 @@
-"""What a component must offer to take part: controller, verifier, fallback, memory and shift rule, by shape alone."""
+"""What a component must offer to take part, by shape alone: controller, verifier, fallback, memory, rule, attack."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.history import PublicHistory
+from ccfs.history import PublicHistory, PublicStep
+from ccfs.schedules import Schedules
 
-__all__ = ["Controller", "Fallback", "Flags", "Observer", "ShiftRule", "Vector", "Verifier"]
+__all__ = [
+    "CausalAttack",
+    "Controller",
+    "Fallback",
+    "Flags",
+    "Observer",
+    "ShiftRecord",
+    "ShiftRule",
+    "Vector",
+    "Verifier",
+]
 
 Vector: TypeAlias = NDArray[np.float64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -89,4 +101,40 @@ class ShiftRule(Protocol):
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return the shift, float64 of the center's shape, of Euclidean norm at most `allowance`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShiftRecord:
+    """One line of the private log: what was added to the center, what it cost, and the energy spent so far."""
+
+    t: int
+    shift: Vector
+    energy: float
+    spent: float
+
+
+class CausalAttack(Protocol):
+    """What the wrapper asks of an attack: commit the shift of a step before the step's block is drawn."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules by which shifts are charged."""
+        ...
+
+    @property
+    def last(self) -> ShiftRecord | None:
+        """The last committed shift, None before the first."""
+        ...
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Begin a trajectory with the attack's own stream and nothing spent."""
+        ...
+
+    def commit(self, t: int, horizon: int, observation: Vector, center: Vector) -> Vector:
+        """Return the committed shift of step `t`. Raises, before anything is drawn, if there is none."""
+        ...
+
+    def publish(self, step: PublicStep) -> None:
+        """Take in a finished step, as everybody saw it."""
         ...

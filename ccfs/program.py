@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TypeVar
 
 import numpy as np
 from gymnasium.spaces import Box, Space
 
 from ccfs.components import BoxVerifier, FixedFallback
-from ccfs.interfaces import Fallback, Flags, Vector, Verifier
+from ccfs.interfaces import Fallback, Vector, Verifier
 
 __all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
 
@@ -151,9 +152,12 @@ class CausalProgram:
         """Clip a vector or a block of vectors to the action box."""
         return np.minimum(np.maximum(values, self.low), self.high)
 
-    def can_run(self, actions: Vector) -> Flags:
-        """Return which of a block's actions are finite and in the action box: no other one ever runs."""
-        return np.asarray((np.isfinite(actions) & (self.low <= actions) & (actions <= self.high)).all(axis=1))
+    def can_run(self, action: Vector) -> bool:
+        """Return whether an action is finite and in the action box: no other one ever runs."""
+        for value, low, high in zip(action.tolist(), self.low.tolist(), self.high.tolist(), strict=True):
+            if not (low <= value <= high and isfinite(value)):
+                return False
+        return True
 
     def center(self, center: object) -> Vector:
         """Return the center as a fresh float64 vector, clipped unless declared otherwise.

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ccfs.attack import ShiftRecord
 from ccfs.hashing import chain_start, chain_step, observation_digest
 from ccfs.history import PublicStep
-from ccfs.interfaces import Vector
+from ccfs.interfaces import ShiftRecord, Vector
 from ccfs.outcomes import Outcome
 
 __all__ = ["ShiftRow", "StepRow", "TrajectoryRow", "TrialRecorder"]

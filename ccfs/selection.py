@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ class Source(Enum):
     ABSTAIN = "abstain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Selection:
+class Selection(NamedTuple):  # a tuple: it is made at every step, and a frozen dataclass takes three times as long
     """The outcome of one selection: the source, its index (proposal or fallback, -1 on abstention), and the action.
 
     `skipped` names the fallbacks that raised or answered with something that is no finite action; it is part of the

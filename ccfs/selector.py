@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ccfs.interfaces import Flags, Observer, Vector
+from ccfs.interfaces import Observer, Vector
 from ccfs.program import CausalProgram
 from ccfs.selection import Selection, Source
 
@@ -38,7 +38,7 @@ class Selector:
         for observer in self._observers:
             if id(observer) not in self._broken:
                 try:
-                    observer.observe(_copy(observation))
+                    observer.observe(observation.copy())
                 except (Exception, SystemExit):
                     self._broken.add(id(observer))
 
@@ -46,9 +46,8 @@ class Selector:
         """Return the decision for one block of proposals, shape (n, d), around the (unshifted) `center`."""
         candidates = self._candidates(block)
         if candidates is not None:
-            accepted = self._accepted(observation, candidates)
-            if accepted.any():
-                index = int(accepted.argmax())
+            index = self._first_accepted(observation, candidates)
+            if index is not None:
                 return Selection(source=Source.PROPOSAL, index=index, action=candidates[index].copy())
         return self._fall_back(observation, center)
 
@@ -58,7 +57,7 @@ class Selector:
             action = self._fallback_action(index, observation, center)
             if action is None:
                 skipped.append(entry.name)
-            elif entry.unverified or self._accepted(observation, action)[0]:
+            elif entry.unverified or self._first_accepted(observation, action) == 0:
                 return Selection(source=Source.FALLBACK, index=index, action=action[0].copy(), skipped=tuple(skipped))
         return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
 
@@ -68,16 +67,18 @@ class Selector:
         if id(fallback) in self._broken:
             return None
         try:
-            answer = np.array(fallback.action(_copy(observation), center.copy()))
+            answer = np.array(fallback.action(observation.copy(), center.copy()))
             if answer.shape != center.shape or answer.dtype.kind not in "fiu":
                 return None
             action = self._candidates(answer.astype(np.float64)[None])
         except (Exception, SystemExit):
             return None
-        return action if action is not None and self._program.can_run(action).all() else None
+        return action if action is not None and self._program.can_run(action[0]) else None
 
     def _candidates(self, block: Vector) -> Vector | None:
         """Return the candidates, or None when the candidate map fails."""
+        if self._program.candidate_map is None:
+            return self._program.candidates(block)  # clipped by us, into a new array that nobody else has
         try:
             candidates = self._program.candidates(block.copy())
         except (Exception, SystemExit):
@@ -86,22 +87,24 @@ class Selector:
             return None
         return candidates.copy()  # the map may keep what it returned, and change it after it was verified
 
-    def _accepted(self, observation: Vector, candidates: Vector) -> Flags:
-        """Return which candidates may run: in the action box, and accepted by a verifier that answered properly."""
-        nobody = np.zeros(len(candidates), dtype=np.bool_)
-        verifier = self._program.verifier
-        if id(verifier) in self._broken:
-            return nobody
+    def _first_accepted(self, observation: Vector, candidates: Vector) -> int | None:
+        """Return the first candidate that may run: in the action box, and accepted by a verifier that answers properly.
+
+        None where no candidate may run, which is also the answer of a verifier that is broken.
+        """
+        program = self._program
+        if id(program.verifier) in self._broken:
+            return None
         try:
             # The verifier gets copies: it can change neither what runs nor what the others see.
-            flags = verifier.accepts(_copy(observation), candidates.copy())
+            flags = program.verifier.accepts(observation.copy(), candidates.copy())
             # An exact ndarray of bool: a subclass could answer differently each time it is asked.
-            if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != nobody.shape:
-                return nobody
-            return np.asarray(flags & self._program.can_run(candidates))
+            if type(flags) is not np.ndarray or flags.dtype.char != "?" or flags.shape != candidates.shape[:1]:
+                return None
+            verdicts = flags.tolist()
         except (Exception, SystemExit):
-            return nobody
-
-
-def _copy(observation: Vector) -> Vector:
-    return observation.copy()
+            return None
+        for index, is_accepted in enumerate(verdicts):
+            if is_accepted and program.can_run(candidates[index]):
+                return index
+        return None

@@ -117,10 +117,11 @@ class ProposalSchedule:
         """
         if center.ndim != 1:
             raise ValueError(f"`center` must have shape (d,), got {center.shape}.")
-        shared = rng.standard_normal(center.shape[0])
-        own = rng.standard_normal((self.count, center.shape[0]))
-        noise = math.sqrt(self.rho) * shared + math.sqrt(1.0 - self.rho) * own
-        return np.asarray(center + self.sigma * noise, dtype=np.float64)
+        normals = rng.standard_normal((self.count + 1, center.shape[0]))
+        block = normals[1:]  # changed in place: new arrays would take most of the time of a small block
+        block *= self.sigma * math.sqrt(1.0 - self.rho)
+        block += normals[0] * (self.sigma * math.sqrt(self.rho)) + center
+        return block
 
 
 def _block(count: object, rho: object) -> tuple[int, float]:
