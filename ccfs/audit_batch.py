@@ -127,7 +127,11 @@ def _is_plausible(row: TrajectoryRow, steps: list[StepRow], protocol: Protocol) 
     if has_abstained or outcome is Outcome.ABSTAINED:
         return has_abstained and outcome is Outcome.ABSTAINED
     if outcome is Outcome.HORIZON:
-        return len(steps) == protocol.horizon
+        return len(steps) == protocol.horizon and not steps[-1].terminated
+    if outcome is Outcome.TERMINATED:
+        return bool(steps) and steps[-1].terminated
+    if outcome is Outcome.TRUNCATED:
+        return 0 < len(steps) < protocol.horizon and steps[-1].truncated and not steps[-1].terminated
     if outcome is Outcome.GOAL:
         return protocol.stop.goal and bool(steps) and steps[-1].goal
     if outcome is Outcome.COST:

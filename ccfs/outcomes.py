@@ -1,4 +1,4 @@
-"""How a trajectory ended: one enum whose members say whether the trajectory ran as long as the protocol meant."""
+"""How a trajectory ended: one enum, from the steps alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Outcome(Enum):
     """The reason why no further step was taken."""
 
     HORIZON = "horizon"
-    """All steps of the horizon were executed."""
+    """All steps of the horizon were executed, and the environment did not terminate at the last one."""
     GOAL = "goal"
     """The protocol's stopping rule ended it at the first goal."""
     COST = "cost"
@@ -19,15 +19,10 @@ class Outcome(Enum):
     ABSTAINED = "abstained"
     """No proposal and no fallback was accepted: nothing was executed."""
     TERMINATED = "terminated"
-    """The environment ended early."""
+    """The environment terminated, at the last step of the horizon or before."""
     TRUNCATED = "truncated"
     """The environment was cut short before the horizon."""
     NONFINITE = "nonfinite"
     """An observation, a reward or a cost was not a finite number."""
     CRASHED = "crashed"
     """The environment or the controller raised."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the trajectory ran as long as the protocol meant, so that an event may hold at its end."""
-        return self in (Outcome.HORIZON, Outcome.GOAL)

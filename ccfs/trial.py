@@ -78,10 +78,10 @@ def _record(
         return Outcome.COST
     if stop.goal and step.goal:
         return Outcome.GOAL
+    if step.terminated:  # at the last step too: a fall there is a fall, not a walk over the whole horizon
+        return Outcome.TERMINATED
     if is_last:
         return Outcome.HORIZON
-    if step.terminated:
-        return Outcome.TERMINATED
     return Outcome.TRUNCATED if step.truncated else None
 
 

@@ -58,7 +58,7 @@ class Ending(Enum):
     TIMEOUT = "timeout"
     COST = "cost"
     ABSTAINED = "abstained"
-    EARLY = "ended early"
+    EARLY = "ended by the environment"
     CRASHED = "crashed"
 
 
@@ -169,7 +169,7 @@ def _bar(group: Sequence[Trial], causes: Mapping[Key, str]) -> Bar:
 
 
 def _part(ending: Ending, counts: Mapping[Ending, int]) -> tuple[str, str, int]:
-    return f"end-{ending.value.split()[-1]}", ending.value, counts[ending]
+    return f"end-{ending.name.lower()}", ending.value, counts[ending]
 
 
 def _style(cause: str) -> str:
@@ -321,7 +321,7 @@ _WORDS = {
     Outcome.ABSTAINED: "abstained",
     Outcome.CRASHED: "crashed",
     Outcome.NONFINITE: "met a number that is not finite",
-    Outcome.TERMINATED: "were ended early by the environment",
+    Outcome.TERMINATED: "were ended by the environment",
     Outcome.TRUNCATED: "were cut short by the environment",
     Outcome.COST: "stopped at a cost",
     Outcome.GOAL: "stopped at the goal",

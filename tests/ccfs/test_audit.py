@@ -180,13 +180,33 @@ def test_audit_finds_forged_steps_behind_new_hashes(store, change, message):
 
 @pytest.mark.parametrize(
     "values",
-    [{"reset_seed": 3}, {"steps": 2}, {"outcome": "goal"}, {"outcome": "won"}, {"goal_step": 1}, {"chain": b"1" * 32}],
+    [
+        {"reset_seed": 3},
+        {"steps": 2},
+        {"outcome": "goal"},
+        {"outcome": "terminated"},
+        {"outcome": "truncated"},
+        {"outcome": "won"},
+        {"goal_step": 1},
+        {"chain": b"1" * 32},
+    ],
 )
 def test_audit_finds_forged_trajectory_lines_behind_new_hashes(store, values):
     forge_rows(store, lambda rows: changed_first(rows, **values))
     faults = audit(store).faults
     assert faults
     assert all("steer/four/nominal/batch-00001.parquet:" in fault for fault in faults)
+
+
+def test_audit_finds_a_terminated_trial_that_is_called_horizon(store):
+    steps, rows = step_rows(read_parquet(store.read(TRACES))), trajectory_rows(read_parquet(store.read(ROWS)))
+    mine = [step for step in steps if step.trial == 4]
+    mine, chain = rechain([*mine[:-1], dataclasses.replace(mine[-1], terminated=True)], rows[0])
+    store.write(TRACES, parquet_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(ROWS, parquet_bytes(trajectory_table(changed_first(rows, chain=chain))))
+    reseal(store)
+    (fault,) = audit(store).faults
+    assert fault == f"{ROWS}: trial 4 has the outcome 'horizon', which its steps contradict."
 
 
 def test_audit_finds_a_dropped_trial_behind_new_hashes(store):

@@ -51,6 +51,8 @@ EVENTS = {
         (made([0, 0, 0, 0], "g", Outcome.ABSTAINED), {"safe", "reach"}),  # the goal stopped these events
         (made([0, 0, 0], "", Outcome.TERMINATED), set()),
         (made([0, 0, 0], "--g", Outcome.TERMINATED), {"safe", "reach"}),
+        (made([0, 0, 0, 0], "", Outcome.TERMINATED), {"safe", "cheap", "acts", "earns"}),  # at the last step
+        (made([0, 0, 0, 1], "", Outcome.TERMINATED), {"cheap", "acts", "earns"}),
         (made([0, 0, 0], "", Outcome.TRUNCATED), set()),
         (made([0, 0, 0], "", Outcome.CRASHED), set()),
         (made([0, 0, 0, 0], "", Outcome.NONFINITE), set()),

@@ -10,6 +10,7 @@ from toys import Line, Push
 
 from ccfs.attack import Attack, AttackError
 from ccfs.components import AcceptAll, BoxVerifier
+from ccfs.events import NoAbstention, holds
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.outcomes import Outcome
 from ccfs.program import CausalProgram
@@ -123,6 +124,12 @@ def test_trace_of_abstention_has_no_action_and_no_executed_step():
     [
         (Line(noise=0.0), StopRule(), Outcome.HORIZON, 30),
         (Line(noise=0.0, steps=7), StopRule(), Outcome.TRUNCATED, 7),
+        (Line(noise=0.0, steps=30), StopRule(), Outcome.HORIZON, 30),
+        (Line(noise=0.0, ends_at=7), StopRule(), Outcome.TERMINATED, 7),
+        (Line(noise=0.0, ends_at=30), StopRule(), Outcome.TERMINATED, 30),
+        (Line(noise=0.0, ends_at=30, steps=30), StopRule(), Outcome.TERMINATED, 30),
+        (Line(noise=0.0, ends_at=7, steps=7), StopRule(), Outcome.TERMINATED, 7),
+        (Line(noise=0.0, ends_at=31), StopRule(), Outcome.HORIZON, 30),
         (Line(noise=0.0, nan_at=4), StopRule(), Outcome.NONFINITE, 4),
         (Line(noise=0.0, breaks_at=4), StopRule(), Outcome.CRASHED, 4),
     ],
@@ -130,6 +137,28 @@ def test_trace_of_abstention_has_no_action_and_no_executed_step():
 def test_trial_outcome(env, stop, outcome, steps):
     _, row = trial(env, stop=stop)
     assert (row.outcome, row.steps) == (outcome.value, steps)
+
+
+def test_trial_that_terminates_at_the_last_step_keeps_both_flags_and_no_event_calls_it_survival():
+    """The wrapper truncates at the horizon by itself, which must not hide that the environment ended there."""
+    recorder, row = trial(Line(noise=0.0, ends_at=5), horizon=5)
+    last = recorder.steps[-1]
+    assert (last.terminated, last.truncated) == (True, True)
+    trace = stored(recorder, row)
+
+    class Survives:
+        def holds(self, trace):
+            return trace.outcome is not Outcome.TERMINATED
+
+    class Arrives:
+        def holds(self, trace):
+            return trace.outcome is Outcome.HORIZON
+
+    assert not holds(Survives(), trace)
+    assert not holds(Arrives(), trace)
+    # All five steps were taken, which is all that these speak of; a step more was not.
+    assert holds(NoAbstention(horizon=5), trace)
+    assert not holds(NoAbstention(horizon=6), trace)
 
 
 def test_trial_stop_rules_end_at_the_first_cost_and_goal():

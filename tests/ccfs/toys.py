@@ -15,12 +15,21 @@ class Line(gymnasium.Env):
     """A point on a line: the action is added with noise; cost above 1, goal above 2. Six values a step if asked."""
 
     def __init__(
-        self, *, dtype=np.float64, six=False, noise=0.01, steps=None, breaks_at=None, nan_at=None, dimension=2
+        self,
+        *,
+        dtype=np.float64,
+        six=False,
+        noise=0.01,
+        steps=None,
+        ends_at=None,
+        breaks_at=None,
+        nan_at=None,
+        dimension=2,
     ):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (dimension,), dtype)
         self.six, self.noise, self.steps = six, noise, steps
-        self.breaks_at, self.nan_at = breaks_at, nan_at
+        self.ends_at, self.breaks_at, self.nan_at = ends_at, breaks_at, nan_at
         self.executed = []
         self.render_mode = None
 
@@ -44,10 +53,10 @@ class Line(gymnasium.Env):
         cost, info = float(self.x > 1.0), {}
         if self.x > 2.0:
             info["goal_met"] = True
-        truncated = self.t == self.steps
+        terminated, truncated = self.t == self.ends_at, self.t == self.steps
         if self.six:
-            return self._see(), self.x, cost, False, truncated, info
-        return self._see(), self.x, False, truncated, {**info, "cost": cost}
+            return self._see(), self.x, cost, terminated, truncated, info
+        return self._see(), self.x, terminated, truncated, {**info, "cost": cost}
 
 
 class Push:

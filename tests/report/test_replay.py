@@ -379,7 +379,7 @@ def test_bars_split_costs_by_cause_and_lose_none():
     trials = [ended(i, kind) for i, kind in enumerate(kinds)]
     (bar,) = bars(trials, {("a/b", NOMINAL, 0): "vase", ("a/b", NOMINAL, 1): "hazard and vase"})
     assert {part.name: part.count for part in bar.segments} == dict.fromkeys(
-        ["vase", "hazard and vase", "cost, not replayed", "goal", "abstained", "ended early", "crashed"], 1
+        ["vase", "hazard and vase", "cost, not replayed", "goal", "abstained", "ended by the environment", "crashed"], 1
     )
     assert all(part.has_room for part in bar.segments)
     (plain,) = bars(trials, {})
