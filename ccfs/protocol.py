@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,7 @@ from ccfs.protocol_parts import (
     ScheduleSpec,
     StopSpec,
 )
-from ccfs.protocol_seeds import Part, TrialsSpec
+from ccfs.protocol_seeds import Part, TrialsSpec, used_seeds
 from ccfs.streams import Streams
 from ccfs.toml import read_toml
 
@@ -155,11 +156,18 @@ class Protocol(Part):
         streams = Streams(protocol=self.hash, root=self.seed, arm=arm.name, trial=trial, reset_seed=seed)
         return streams.drawn() if seed is None else streams
 
-    def first(self, count: int) -> Protocol:
-        """Return a quick look at this protocol: its first `count` trials.
+    def reset_seeds(self) -> Iterable[int]:
+        """Return the reset seeds of all planned trials."""
+        if self.trials.seeds is not None:
+            return self.trials.seeds
+        streams = (self.streams(arm, trial) for arm in self.arms for trial in range(self.trials.count))
+        return [one.reset_seed for one in streams if one.reset_seed is not None]
 
-        It has another name and another hash, and says of which protocol it is a part: whoever looks first and then
-        decides whether to run the whole has made two claims.
+    def first(self, count: int) -> Protocol:
+        """Return a quick look at this protocol: `count` trials, with the first reset seeds of a cohort.
+
+        It has another name and another hash, and says of which protocol it is a look. Hence its noise is its own: it
+        is no part of the whole run, and the whole run is independent of what was seen in it.
         """
         if not 1 <= count <= self.trials.count:
             raise ProtocolError(f"`seeds` must be in [1, {self.trials.count}], got {count}.")
@@ -188,7 +196,38 @@ def load_protocol(path: Path) -> Protocol:
         raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:  # besides the parser's own: no UTF-8, a huge number, deep nesting
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
-    return parse_protocol(content, where=str(path))
+    return parse_protocol(_with_runs_read(content, path), where=str(path))
+
+
+def _with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
+    """Replace each run folder in `trials.used_before` by its protocol's hash and reset seeds.
+
+    A folder is taken from the place of the protocol file. It is not hashed, because it differs between machines.
+    """
+    trials = content.get("trials")
+    used = trials.get("used_before") if isinstance(trials, dict) else None
+    if not (isinstance(trials, dict) and isinstance(used, list)):
+        return content  # validation says what is wrong
+    read = [
+        _used_run(part, path, f"trials.used_before.{i}") if isinstance(part, dict) and "run" in part else part
+        for i, part in enumerate(used)
+    ]
+    return {**content, "trials": {**trials, "used_before": read}}
+
+
+def _used_run(part: dict[str, object], path: Path, key: str) -> dict[str, object]:
+    folder = part["run"]
+    if not isinstance(folder, str) or len(part) != 1:
+        raise ProtocolError(f"{path}: `{key}` must give `run`, a folder, and nothing else, got {part!r}.")
+    file = path.parent / folder / "protocol.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} cannot be read.") from None
+    if not isinstance(stored, dict):
+        raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} holds no protocol.")
+    protocol = parse_protocol(stored, where=str(file))
+    return {"protocol": protocol.hash, "seeds": used_seeds(protocol.reset_seeds())}
 
 
 def _json(content: dict[str, object], where: str) -> str:

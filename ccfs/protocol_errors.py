@@ -48,7 +48,7 @@ def _path(location: tuple[int | str, ...]) -> Path:
 
 def _is_variant(part: str) -> bool:
     """Whether a part of pydantic's path names a member of a union and not a key of the file."""
-    return part.startswith(("tuple[", "SeedRange", "UsedRange", "constrained-"))
+    return part.startswith(("tuple[", "SeedRange", "UsedRange", "UsedProtocol", "constrained-"))
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> set[str]:

@@ -30,7 +30,7 @@ __all__ = [
 NOMINAL = "nominal"
 EXACT = "exact"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
-_ROUNDED = ("ccfs.envs:make",)
+_ROUNDED = ("ccfs.envs:make", "safety-gymnasium")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 

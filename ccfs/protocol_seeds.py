@@ -1,4 +1,4 @@
-"""The trials table of a protocol file: a cohort of reset seeds or an initial law, and the seeds that are spent."""
+"""The trials table of a protocol file: a cohort of reset seeds or an initial law, and what was used before."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-__all__ = ["Part", "SeedRange", "TrialsSpec", "UsedRange"]
+__all__ = ["Part", "SeedRange", "TrialsSpec", "UsedProtocol", "UsedRange", "spent", "used_seeds"]
 
 _MOST_TRIALS = 1_000_000
 _SEEDS = 2**32  # Safety-Gymnasium takes no greater seed
@@ -47,19 +47,31 @@ class UsedRange(_Range):
 
 
 def _kind(used: object) -> str:
+    if isinstance(used, UsedProtocol) or (isinstance(used, dict) and not used.keys().isdisjoint(("protocol", "seeds"))):
+        return "UsedProtocol"
     return "UsedRange" if isinstance(used, (dict, UsedRange)) else "constrained-int"
 
 
-Used = Annotated[
-    Annotated[Seed, Tag("constrained-int")] | Annotated[UsedRange, Tag("UsedRange")],
-    Discriminator(_kind),
-]
+UsedSeeds = Annotated[Seed, Tag("constrained-int")] | Annotated[UsedRange, Tag("UsedRange")]
+
+
+class UsedProtocol(Part):
+    """A protocol whose results were seen before: its hash, and the reset seeds of its trials."""
+
+    protocol: str = Field(pattern=r"^[0-9a-f]{64}$", description="The hash of a protocol whose results were seen.")
+    seeds: tuple[Annotated[UsedSeeds, Discriminator(_kind)], ...] = Field(
+        default=(), description="The reset seeds of its trials, single ones and ranges. A cohort needs them."
+    )
+
+
+Used = Annotated[UsedSeeds | Annotated[UsedProtocol, Tag("UsedProtocol")], Discriminator(_kind)]
 
 
 class TrialsSpec(Part):
     """A fixed `cohort` of reset seeds, one trial each, or `initial_law` independent draws of the reset seed.
 
-    `used_before` holds the seeds, single ones and ranges, that training or tuning has seen: a cohort may not.
+    `used_before` holds what training or tuning has seen: reset seeds, single ones and ranges, and protocols that were
+    run. A cohort may hold none of these seeds. Noise needs no such check: its keys contain the protocol's hash.
     """
 
     cohort: tuple[Seed, ...] | SeedRange | None = None
@@ -72,8 +84,15 @@ class TrialsSpec(Part):
             raise ValueError("give `cohort` (fixed reset seeds) or `initial_law` (a number of independent draws)")
         if isinstance(self.cohort, tuple) and not (self.cohort and len(set(self.cohort)) == len(self.cohort)):
             raise ValueError("`cohort` must hold at least one reset seed and none twice")
+        if self.cohort is not None:
+            for used in self.used_before:
+                if isinstance(used, UsedProtocol) and not used.seeds:
+                    raise ValueError(
+                        f"`used_before` must give the `seeds` of protocol {used.protocol[:16]}: a cohort may hold none "
+                        "of them, and `run` reads them from its run folder"
+                    )
         held = self.cohort if isinstance(self.cohort, tuple) else [self.cohort] if self.cohort else []
-        shared = [_text(part) for part in _overlaps(_intervals(held), _intervals(self.used_before))]
+        shared = [_text(part) for part in _overlaps(_intervals(held), _intervals(spent(self.used_before)))]
         if shared:
             more = f" and {len(shared) - 5} more" if len(shared) > 5 else ""
             raise ValueError(f"`cohort` must be disjoint from `used_before`, both hold {', '.join(shared[:5])}{more}")
@@ -90,6 +109,15 @@ class TrialsSpec(Part):
     def count(self) -> int:
         """The greatest number of trials of one arm."""
         return self.initial_law if self.initial_law is not None else len(self.seeds or ())
+
+
+def spent(used: Iterable[int | UsedRange | UsedProtocol]) -> Iterator[int | UsedRange]:
+    """Yield every used seed and range of seeds, those of used protocols too."""
+    for part in used:
+        if isinstance(part, UsedProtocol):
+            yield from part.seeds
+        else:
+            yield part
 
 
 def _intervals(seeds: Iterable[int | _Range]) -> list[Interval]:
@@ -115,6 +143,12 @@ def _overlaps(left: list[Interval], right: list[Interval]) -> Iterator[Interval]
             i += 1
         else:
             j += 1
+
+
+def used_seeds(seeds: Iterable[int]) -> list[int | dict[str, int]]:
+    """Return seeds as `used_before` writes them: the fewest single ones and ranges, in order."""
+    merged = _intervals(seeds)
+    return [first if end == first + 1 else {"first": first, "count": end - first} for first, end in merged]
 
 
 def _text(part: Interval) -> str:

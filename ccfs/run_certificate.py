@@ -58,7 +58,7 @@ class RunCertificate(_Part):
         """The claim in one sentence; numbers are rounded against us."""
         proof, target = self.trajectory, exact_text(self.trajectory.target)
         steps, lower = " and ".join(self.definition.horizons(self.horizon)), round_down(proof.p_lower)
-        look = "" if self.quick_look_of is None else f"Quick look, first {self.planned_trials} trials: "
+        look = "" if self.quick_look_of is None else f"Quick look, {self.planned_trials} trials: "
         head = f"{look}{self.arm}: P({self.event} within {steps} steps)"
         if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
             head += ", on average over the cohort's fixed reset seeds,"

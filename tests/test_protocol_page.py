@@ -32,7 +32,7 @@ from ccfs.protocol_parts import (
     ScheduleSpec,
     StopSpec,
 )
-from ccfs.protocol_seeds import SeedRange, TrialsSpec, UsedRange
+from ccfs.protocol_seeds import SeedRange, TrialsSpec, UsedProtocol, UsedRange
 from ccfs.toml import read_toml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +41,7 @@ SECTIONS = {
     "Top level": Protocol,
     "`[trials]`": TrialsSpec,
     "A range of seeds": SeedRange,
+    "A used protocol": UsedProtocol,
     "`[claim]`": ClaimSpec,
     "`[environment]`": EnvironmentSpec,
     "`[[controllers]]`": ControllerSpec,

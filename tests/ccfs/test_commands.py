@@ -138,7 +138,7 @@ def test_run_command_with_seeds_is_a_quick_look_under_another_name(tmp_path, mon
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("toy-first-3-")
     assert " of 3 observed" in result.output
-    assert "Quick look, first 3 trials: steer/one: P(safe" in result.output
+    assert "Quick look, 3 trials: steer/one: P(safe" in result.output
 
 
 def test_run_command_does_not_succeed_when_components_end_the_process(tmp_path):
