@@ -93,7 +93,9 @@ def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskSce
     settings: dict[str, Any] = dict(arguments)
     if pictures:
         width, height = PICTURE_SIZE
+        # One trajectory is drawn. Stock steps are slower, but need no self-test, which would load all textures again.
         settings |= {"render_mode": "rgb_array", "width": width, "height": height, "camera_name": "fixedfar"}
+        settings["fast"] = False
     return TaskScene(make(**settings))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -141,39 +141,23 @@ def _ending(outcome: str, steps: int, goal: int | None, cost: int | None) -> tup
     return kinds.get(Outcome(outcome), Ending.EARLY), steps
 
 
-def bars(trials: Sequence[Trial], causes: Mapping[Key, str]) -> list[Bar]:
-    """Return a bar for every arm and attack, in the order of the arms; `causes` says what replayed costs came from."""
+def bars(trials: Sequence[Trial]) -> list[Bar]:
+    """Return a bar for every arm and attack, in the order of the arms, from the stored traces alone."""
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         groups.setdefault((trial.arm, trial.attack), []).append(trial)
     arms = list(dict.fromkeys(arm for arm, _ in groups))
-    return [_bar(group, causes) for (_, group) in sorted(groups.items(), key=lambda item: arms.index(item[0][0]))]
+    return [_bar(group) for (_, group) in sorted(groups.items(), key=lambda item: arms.index(item[0][0]))]
 
 
-def _bar(group: Sequence[Trial], causes: Mapping[Key, str]) -> Bar:
-    endings = Counter(trial.ending for trial in group)
-    hit = Counter(causes.get(trial.key) for trial in group if trial.ending is Ending.COST)
-    known = sorted((cause, count) for cause, count in hit.items() if cause)
-    unknown = endings[Ending.COST] - sum(count for _, count in known)
-    parts = [
-        _part(Ending.GOAL, endings),
-        _part(Ending.TIMEOUT, endings),
-        *((_style(cause), cause, count) for cause, count in known),
-        ("end-cost", "cost, not replayed" if causes else "cost", unknown),
-        *(_part(ending, endings) for ending in (Ending.ABSTAINED, Ending.EARLY, Ending.CRASHED)),
-    ]
+def _bar(group: Sequence[Trial]) -> Bar:
+    counts = Counter(trial.ending for trial in group)
     segments = tuple(
-        Segment(style=style, name=name, count=count, trials=len(group)) for style, name, count in parts if count
+        Segment(style=f"end-{ending.name.lower()}", name=ending.value, count=counts[ending], trials=len(group))
+        for ending in Ending
+        if counts[ending]
     )
     return Bar(arm=group[0].arm, attack=group[0].attack, trials=len(group), segments=segments)
-
-
-def _part(ending: Ending, counts: Mapping[Ending, int]) -> tuple[str, str, int]:
-    return f"end-{ending.name.lower()}", ending.value, counts[ending]
-
-
-def _style(cause: str) -> str:
-    return f"end-{cause}" if cause in ("hazard", "vase") else "end-mixed"
 
 
 BUDGET = 0.02

@@ -288,11 +288,6 @@ class Replayed:
     picture: Picture | None = None
     picture_words: str = ""
 
-    @property
-    def causes(self) -> dict[Key, str]:
-        """What replayed costs came from."""
-        return {} if self.made is None else self.made.causes
-
 
 def replayed(
     store: Store, protocol: Protocol, trials: Sequence[Trial], attack: str | None, *, most_steps: int, engine: Engine

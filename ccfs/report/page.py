@@ -100,7 +100,7 @@ def render(
         most_steps=most_steps,
         engine=engine or serial_engine(),
     )
-    shown = bars(trials, {} if again is None else again.causes)
+    shown = bars(trials)
     has_maps = again is not None and bool(again.maps)
     own_events = [part.name for part in protocol.events if part not in shipped_events(protocol).events]
     environment = Environment(
@@ -133,6 +133,7 @@ def render(
         ending=Ending,
         endings=list(dict.fromkeys((part.style, part.name) for bar in shown for part in bar.segments)),
         trial_count=len(trials),
+        most_steps=most_steps,
         arm_count=len(protocol.arms),
         interval=exact_text(100.0 * (1.0 - DELTA)),
         glyph=lambda kind: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(

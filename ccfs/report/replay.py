@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -135,13 +136,15 @@ def _doubles(values: Sequence[float]) -> bytes:
     return struct.pack(f"<{len(values)}d", *values)
 
 
-LAYOUTS = 6
+LAYOUTS = 4
 """Maps of each arm."""
-MOST_STEPS = 100_000
-"""Steps that a report replays at the most unless told otherwise, about 100 seconds of one core for the Point robot."""
+MOST_STEPS = 12_000
+"""Steps that a report replays at most unless told otherwise: about 15 seconds of one core for the Point robot."""
 ARMS = 6
-"""Arms whose trajectories are drawn, the first ones; costs are split for all."""
+"""Arms whose trajectories are replayed, the first ones."""
 _SAMPLED = 16
+# From the worst ending to the best.
+_SEVERITY = (Ending.CRASHED, Ending.ABSTAINED, Ending.COST, Ending.EARLY, Ending.TIMEOUT, Ending.GOAL)
 _LEAST_PART = 4_000
 
 
@@ -155,30 +158,45 @@ class Replays:
     steps: int
 
     @property
-    def causes(self) -> dict[Key, str]:
-        """What the first cost of each replayed trajectory came from."""
-        return {key: retold.causes for key, retold in self.told.items() if retold.causes}
+    def causes(self) -> tuple[tuple[str, int], ...]:
+        """What the first cost of a replayed trajectory came from, and in how many, the most frequent first."""
+        found = Counter(retold.causes for retold in self.told.values() if retold.causes)
+        return tuple(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def layouts(trials: Sequence[Trial], arm: str, attack: str | None) -> list[int]:
-    """Return trials of an arm to draw: those that differ most in how they ended, nominal and under the attack.
+    """Return trials of an arm to draw, the most telling first: every ending is shown before one is shown again.
 
-    One trial of each pair of endings, the first one, then a second one of each, and so on, sorted by number.
+    Each next trial shows as many endings as it can that none before has shown, nominal or under the attack. Among
+    equals, failures come first, and failures under an attack that the nominal trial does not share before others.
     """
     ends = {(trial.attack, trial.trial): trial.ending for trial in trials if trial.arm == arm}
-    pairs: dict[tuple[str, str], list[int]] = {}
-    for (kind, trial), ending in ends.items():
-        if kind == NOMINAL:
-            other = ends.get((attack or NOMINAL, trial), ending)
-            pairs.setdefault((ending.value, other.value), []).append(trial)
-    rounds = zip_longest(*(pairs[pair] for pair in sorted(pairs)))
-    return sorted([trial for chosen in rounds for trial in chosen if trial is not None][:LAYOUTS])
+    waiting = {
+        trial: (ending, ends.get((attack or NOMINAL, trial), ending))
+        for (kind, trial), ending in ends.items()
+        if kind == NOMINAL
+    }
+    shown: set[tuple[int, Ending]] = set()
+    seen: Counter[tuple[Ending, Ending]] = Counter()
+
+    def rank(trial: int) -> tuple[int, int, int, int, int]:
+        pair = waiting[trial]
+        before, after = (_SEVERITY.index(ending) for ending in pair)
+        return -len(set(enumerate(pair)) - shown), seen[pair], min(before, after), after - before, trial
+
+    chosen: list[int] = []
+    while waiting and len(chosen) < LAYOUTS:
+        chosen.append(min(waiting, key=rank))
+        pair = waiting.pop(chosen[-1])
+        shown |= set(enumerate(pair))
+        seen[pair] += 1
+    return chosen
 
 
 def replays(
     store: Store, protocol: Protocol, trials: Sequence[Trial], attack: str | None, *, most_steps: int, engine: Engine
 ) -> Replays | None:
-    """Replay trajectories for maps, for the fallback map, and those that ended in cost, within `most_steps` in all.
+    """Replay trajectories for the maps and for the fallback maps, within `most_steps` in all.
 
     Returns None if the environment has no scene. The result does not depend on the engine.
     """
@@ -264,17 +282,19 @@ def stored_trial(store: Store, protocol: Protocol, key: Key) -> tuple[Trajectory
 
 
 def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> Iterator[Key]:
-    arms = [arm.name for arm in protocol.arms]
+    """Yield what to replay in rounds: in each, one layout and one of the first nominal trials of every arm.
+
+    The arms take turns, so that the limit cuts all alike.
+    """
+    arms = [arm.name for arm in protocol.arms[:ARMS]]
     kinds = [NOMINAL] if attack is None else [NOMINAL, attack]
-    for arm in arms[:ARMS]:
-        yield from ((arm, kind, trial) for trial in layouts(trials, arm, attack) for kind in kinds)
-    few = [trial for trial in trials if trial.attack == NOMINAL and trial.trial < _SAMPLED]
-    sample = [trial for trial in few if trial.arm in arms[:ARMS]]
-    yield from (trial.key for trial in sorted(sample, key=lambda trial: trial.trial))
-    for kind in kinds:  # arm by arm in turn, so that the limit cuts all alike
-        failed = [trial for trial in trials if trial.attack == kind and trial.ending is Ending.COST]
-        lists = [[trial.key for trial in failed if trial.arm == arm] for arm in arms]
-        yield from (key for keys in zip_longest(*lists) for key in keys if key is not None)
+    drawn = {arm: layouts(trials, arm, attack) for arm in arms}
+    known = {trial.key for trial in trials}
+    for turn in range(max(LAYOUTS, _SAMPLED)):
+        for arm in arms:
+            wanted = [(arm, kind, trial) for trial in drawn[arm][turn : turn + 1] for kind in kinds]
+            wanted += [(arm, NOMINAL, turn)] if turn < _SAMPLED else []
+            yield from (key for key in wanted if key in known)
 
 
 def _stored(

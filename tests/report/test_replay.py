@@ -28,7 +28,17 @@ from ccfs.report.counts import Ending, Trial, bars, ended_trials, shipped_events
 from ccfs.report.drawings import Disc, scene_for
 from ccfs.report.maps import Drawn, Picture, fallback_figure, fallback_map, map_figure, picture
 from ccfs.report.page import render
-from ccfs.report.replay import ReplayError, Retold, first_replayed, layouts, replays, retell, stored_trial
+from ccfs.report.replay import (
+    LAYOUTS,
+    ReplayError,
+    Retold,
+    _wanted,
+    first_replayed,
+    layouts,
+    replays,
+    retell,
+    stored_trial,
+)
 from ccfs.rollouts import run
 from ccfs.store import Store
 from ccfs.table import table_rows
@@ -149,7 +159,7 @@ def test_page_counts_are_those_of_the_table_rows(finished, page):
     nominal = found[ARM, NOMINAL]
     assert nominal.get("goal", 0) == rows[0].goal
     assert nominal.get("timeout", 0) == rows[0].timeout
-    assert sum(nominal.get(kind, 0) for kind in ("hazard", "vase", "hazard and vase")) == rows[0].cost > 0
+    assert nominal["cost"] == rows[0].cost > 0
     assert sum(nominal.values()) == rows[0].trials == 6
     pushed = found[ARM, "push"]
     assert pushed.get("goal", 0) + pushed.get("timeout", 0) == rows[0].shifted["push"]
@@ -159,7 +169,7 @@ def test_replays_find_the_cause_that_stock_reports(finished, trials, made):
     """Oracle: the `info` of stock's own code (without pictures) at the cost, from the stored actions."""
     protocol = finished.protocol()
     stock = LightBuilder(**copy.deepcopy(builder_of("SafetyPointGoal2-v0")[1].kwargs))
-    failed = [trial for trial in trials if trial.ending is Ending.COST]
+    failed = [trial for trial in trials if trial.ending is Ending.COST and trial.key in made.told]
     shortest = {made.told[trial.key].causes: trial for trial in sorted(failed, key=lambda trial: -trial.steps)}
     assert set(shortest) == {"hazard", "vase"}
     for trial in shortest.values():
@@ -241,8 +251,8 @@ def test_report_stays_within_its_steps_and_says_so(finished, trials, no_picture)
     assert few.steps == sum(len(told.is_fallback) for told in few.told.values())
     assert few.left_out > 0
     text = render(finished, most_steps=200)
-    assert f"Replayed {len(few.told)} of 12 trajectories ({few.steps} steps)" in text
-    assert "cost, not replayed" in text
+    assert f"{len(few.told)} of 12 trajectories ({few.steps} steps) ran again" in text
+    assert f"The limit of 200 steps left out {few.left_out} more" in text
     nothing = render(finished, most_steps=0)
     assert '<section id="maps">' not in nothing
     assert "Total cost so far" in nothing
@@ -365,33 +375,57 @@ def ended(trial, ending, attack=NOMINAL):
     return Trial(arm="a/b", attack=attack, trial=trial, reset_seed=trial, steps=5, ending=ending, at=5)
 
 
-def test_layouts_show_every_pair_of_endings():
+def test_layouts_show_every_ending_before_one_twice_and_failures_first():
     nominal = [Ending.GOAL] * 20 + [Ending.COST, Ending.TIMEOUT]
     pushed = [Ending.GOAL] * 19 + [Ending.COST, Ending.COST, Ending.GOAL]
     trials = [ended(i, end) for i, end in enumerate(nominal)] + [ended(i, end, "x") for i, end in enumerate(pushed)]
-    chosen = layouts(trials, "a/b", "x")
-    assert chosen == [0, 1, 2, 19, 20, 21]
+    # Trial 19 fails under the attack alone. Trial 21 shows two more endings, trial 20 the last one, 0 another pair.
+    assert layouts(trials, "a/b", "x") == [19, 21, 20, 0]
+    assert layouts(trials, "a/b", None) == [20, 21, 0, 1]
     assert layouts(trials[:2], "a/b", None) == [0, 1]
 
 
-def test_bars_split_costs_by_cause_and_lose_none():
-    kinds = [Ending.COST, Ending.COST, Ending.COST, Ending.GOAL, Ending.ABSTAINED, Ending.CRASHED, Ending.EARLY]
-    trials = [ended(i, kind) for i, kind in enumerate(kinds)]
-    (bar,) = bars(trials, {("a/b", NOMINAL, 0): "vase", ("a/b", NOMINAL, 1): "hazard and vase"})
-    assert {part.name: part.count for part in bar.segments} == dict.fromkeys(
-        ["vase", "hazard and vase", "cost, not replayed", "goal", "abstained", "ended by the environment", "crashed"], 1
-    )
+def test_replays_take_the_arms_in_turn(finished, trials):
+    """A limit that leaves something out leaves every arm its first layout, failures first."""
+    protocol = finished.protocol()
+    twice = protocol.model_copy(update={"controllers": (*protocol.controllers, replaced_name(protocol, "twin"))})
+    more = [*trials, *(replace(trial, arm=trial.arm.replace(trial.arm.split("/")[0], "twin")) for trial in trials)]
+    order = list(dict.fromkeys(_wanted(twice, more, "push")))
+    first, second = (arm.name for arm in twice.arms)
+    leading = [(arm, kind, layouts(more, arm, "push")[0]) for arm in (first, second) for kind in (NOMINAL, "push")]
+    assert [key for key in order if key in leading] == leading
+    assert max(map(order.index, leading)) < 6  # at most one of the first trials of each arm between
+    assert len(order) == 2 * (6 + LAYOUTS)  # all nominal trials, and the layouts under the attack
+
+
+def replaced_name(protocol, name):
+    return protocol.controllers[0].model_copy(update={"name": name})
+
+
+def test_bars_lose_no_trial():
+    kinds = [Ending.COST, Ending.COST, Ending.GOAL, Ending.ABSTAINED, Ending.CRASHED, Ending.EARLY, Ending.TIMEOUT]
+    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds)])
+    assert {part.name: part.count for part in bar.segments} == {
+        "goal": 1, "timeout": 1, "cost": 2, "abstained": 1, "ended by the environment": 1, "crashed": 1
+    }  # fmt: skip
     assert all(part.has_room for part in bar.segments)
-    (plain,) = bars(trials, {})
-    assert {part.name: part.count for part in plain.segments}["cost"] == 3
+
+
+def test_page_counts_do_not_depend_on_what_is_replayed(finished, no_picture):
+    """Claims, table and bars are the same, byte for byte, whether much, little or nothing runs again."""
+    parts = set()
+    for steps in (0, 200, 10**6):
+        text = render(finished, most_steps=steps)
+        parts.add(text[text.index('<section id="claims">') : text.index('<section id="sources">')])
+    assert len(parts) == 1
 
 
 def test_bar_numbers_without_room_are_written_beside():
     kinds = [Ending.GOAL] * 95 + [Ending.TIMEOUT] * 5
-    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds)], {})
+    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds)])
     assert [part.has_room for part in bar.segments] == [True, True]
     kinds = [Ending.GOAL] * 89 + [Ending.TIMEOUT] * 1 + [Ending.COST] * 10
-    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds * 2)], {})
+    (bar,) = bars([ended(i, kind) for i, kind in enumerate(kinds * 2)])
     assert {part.name: part.has_room for part in bar.segments} == {"goal": True, "timeout": False, "cost": True}
 
 
@@ -406,7 +440,7 @@ def test_page_in_a_browser_shows_the_replayed_sections(browser, page):
     shown = browser.dom(page)
     for section in ("table", "outcomes", "fallbacks", "maps", "picture"):
         assert f'<section id="{section}">' in shown
-    assert shown.count('class="line track') == 12
+    assert shown.count('class="line track') == 2 * LAYOUTS
     width, _ = browser.size(page, width=390)
     assert width == 390
 
