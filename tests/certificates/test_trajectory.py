@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -395,3 +397,43 @@ def test_linear_gaussian_event_attains_the_certified_bound() -> None:
         mu = math.sqrt(energy(shifts, ProposalSchedule(count=1, sigma=sigma)))
         attacked = norm.cdf((threshold - shifts.sum()) / (sigma * math.sqrt(steps)))
         assert attacked == pytest.approx(event_lower(float(nominal), mu), rel=1e-9)
+
+
+def true_lower(p_lower: float, schedules: tuple[ProposalSchedule, ...], size: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+    """Oracle in 70 digits: Phi(Phi^-1(p_lower) - mu) and mu, from the exact value of every double that goes in."""
+    charge = max(entry.charge_exact for entry in schedules)
+    mu = mpmath.mpf(size) * mpmath.sqrt(mpmath.mpf(charge.numerator) / charge.denominator)
+    quantile = -mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(p_lower))
+    return mpmath.erfc((mu - quantile) / mpmath.sqrt(2)) / 2, mu
+
+
+def test_lower_at_is_at_most_the_true_value_and_at_most_two_roundings_below() -> None:
+    """Two roundings: the length mu of the shift up, the probability down. Turning one round breaks over 100 cases."""
+    made = goal2(200, FOUR, "clopper-pearson")
+    rng = np.random.default_rng(20)
+    with mpmath.workdps(70):
+        for _ in range(400):
+            p_lower = float(rng.choice([rng.uniform(0.01, 0.99), 1.0 - 10.0 ** -rng.uniform(2, 12)]))
+            blocks = tuple(
+                ProposalSchedule(count=4, sigma=float(rng.uniform(0.05, 2.0)), rho=float(rng.uniform(0.0, 0.99)))
+                for _ in range(int(rng.integers(1, 4)))
+            )
+            size = float(rng.uniform(0.0, 9.0) / math.sqrt(max(block.charge for block in blocks)))
+            found = replace(made, p_lower=p_lower, schedule=blocks).lower_at(size)
+            truth, mu = true_lower(p_lower, blocks, size)
+            assert mpmath.mpf(found) <= truth
+            longest = mpmath.mpf(math.nextafter(float(mu), math.inf))  # at least the least double above mu
+            least, _ = true_lower(p_lower, (ProposalSchedule(count=1, sigma=1.0),), float(longest))
+            assert mpmath.mpf(math.nextafter(found, 1.0)) >= least
+
+
+def test_lower_at_without_shift_is_the_lower_bound_itself_and_never_above() -> None:
+    made = goal2(200, FOUR, "clopper-pearson")
+    for p_lower in np.random.default_rng(21).uniform(0.0, 1.0, 200).tolist():
+        assert replace(made, p_lower=p_lower).lower_at(0.0) == p_lower
+
+
+@pytest.mark.parametrize(("p_lower", "expected"), [(0.9, 0.0), (1.0, 1.0), (0.0, 0.0)])
+def test_lower_at_of_a_shift_beyond_all_doubles(p_lower: float, expected: float) -> None:
+    wide = replace(goal2(200, ProposalSchedule(count=1, sigma=1e-150), "clopper-pearson"), p_lower=p_lower)
+    assert wide.lower_at(1e300) == expected
