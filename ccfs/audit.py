@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 from ccfs.audit_batch import batch_faults
 from ccfs.batches import Batch, plan
-from ccfs.building import build_controller, event_references
+from ccfs.building import build_controller, event_references, part_targets
 from ccfs.certify import certificate_name, derive
 from ccfs.counting import is_enough, successes
 from ccfs.hashing import canonical_json
-from ccfs.inputs import differences, inputs, own_sources, packages
 from ccfs.manifest import MANIFEST, manifest_faults
 from ccfs.protocol import Arm, AttackSpec, Protocol
+from ccfs.provenance import PROVENANCE, changed_events, code_tables, differences, packages
 from ccfs.replaying import replay_faults
 from ccfs.store import RunError, Store
 
 __all__ = ["AuditReport", "audit"]
 
-_SINGLE_FILES = ("protocol.json", "inputs.json", MANIFEST, "report.html")
+_SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
         found.faults.append("protocol.json: must be the canonical text of its protocol.")
     if expected is not None and protocol.hash != expected:
         found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
-    _compare_inputs(store, protocol, found, runs_code=runs_code)
+    _compare_provenance(store, protocol, found, runs_code=runs_code)
     can_count = runs_code or not event_references(protocol)
     if not can_count:
         found.notes.append(
@@ -129,40 +129,46 @@ def _faults_without_manifest(store: Store) -> Iterator[str]:
                     yield from _batch_faults(store, protocol, arm, attack, batch)
 
 
-def _compare_inputs(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
+def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
     try:
-        recorded = store.read_json("inputs.json")
+        recorded = store.read_json(PROVENANCE)
     except RunError as error:
-        found.faults.append(f"inputs.json: {error}")
+        found.faults.append(f"{PROVENANCE}: {error}")
         return
-    if store.read("inputs.json") != canonical_json(recorded).encode() + b"\n":
-        found.faults.append("inputs.json: must be canonical JSON.")
+    if store.read(PROVENANCE) != canonical_json(recorded).encode() + b"\n":
+        found.faults.append(f"{PROVENANCE}: must be canonical JSON.")
     if recorded.get("protocol") != protocol.hash:
-        found.faults.append("inputs.json: belongs to another protocol.")
+        found.faults.append(f"{PROVENANCE}: belongs to another protocol.")
         return
-    here: dict[str, object] = {"packages": packages(), "sources": own_sources()}
-    if runs_code:
-        try:
-            digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
-            here = inputs(protocol, digests)
-        except ValueError as error:
-            found.notes.append(f"what the protocol names cannot be made here: {error}")
-    _compare_sources(recorded.get("sources"), here["sources"], found, all_of_them="controllers" in here)
-    for name, before, now in differences(recorded.get("packages"), here["packages"]):
+    for event, file in changed_events(protocol, recorded):
+        found.faults.append(f"{PROVENANCE}: the event {event!r} is not the one of the run: {file} was changed since.")
+    _compare_code(protocol, recorded.get("code"), found)
+    for name, before, now in differences(recorded.get("packages"), packages()):
         found.notes.append(f"packages {name}: {before} when the run was made, {now} here.")
-    if "controllers" in here:  # a replay with another controller proves nothing about the recorded one
-        for name, before, now in differences(recorded.get("controllers"), here["controllers"]):
-            found.faults.append(f"inputs.json: controllers {name}: {before} when the run was made, {now} here.")
+    if runs_code:
+        _compare_controllers(protocol, recorded.get("controllers"), found)
 
 
-def _compare_sources(recorded: object, here: object, found: _Findings, *, all_of_them: bool) -> None:
-    """Note other source: that is no fault, because whether it matters is what a replay tells."""
+def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> None:
+    """Note other code: that is no fault, because whether it matters is what a replay tells."""
+    here = code_tables(tuple(part_targets(protocol).items()))["code"]
     for name, before, now in differences(recorded, here):
-        if all_of_them or name == "ccfs":
+        if name in here:  # otherwise it is not on this machine, and a replay says so
             found.notes.append(
-                f"sources {name}: {before} when the run was made, {now} here: the code that audits is not the code "
+                f"code {name}: {before} when the run was made, {now} here: the code that audits is not the code "
                 "that ran. Trajectories that replay do not depend on the difference."
             )
+
+
+def _compare_controllers(protocol: Protocol, recorded: object, found: _Findings) -> None:
+    """Name other controllers as faults: a replay with another one proves nothing about the recorded one."""
+    try:
+        digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
+    except ValueError as error:
+        found.notes.append(f"what the protocol names cannot be made here: {error}")
+        return
+    for name, before, now in differences(recorded, digests):
+        found.faults.append(f"{PROVENANCE}: controllers {name}: {before} when the run was made, {now} here.")
 
 
 def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ccfs.building import build_arm
 from ccfs.files.parquet import parquet_bytes
-from ccfs.inputs import differences, inputs
 from ccfs.interfaces import Controller
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
+from ccfs.provenance import differences, provenance
 from ccfs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
 from ccfs.tables import shift_table, step_table, trajectory_table
 from ccfs.trial import StopRule, run_trial
@@ -61,13 +61,13 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
     Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
-    worker anywhere gives the same bytes. A worker with other versions, other source or another controller than
-    `expected` (the run's inputs as canonical JSON) refuses.
+    worker anywhere gives the same bytes. A worker with other versions, other code or another controller than
+    `expected` (the run's provenance as canonical JSON) refuses.
     """
     record = None if expected is None else json.loads(expected)
     try:
         if record is not None:
-            _refuse_other_inputs(parse_canonical(canonical), record)
+            _refuse_other_provenance(parse_canonical(canonical), record)
         steps, rows, shifts, dimension = _run(canonical, batch, record)
     except SystemExit as error:  # it would end a worker, or this process with the code 0
         raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
@@ -127,9 +127,9 @@ def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[
         )
 
 
-def _refuse_other_inputs(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
-    here = inputs(protocol, {})
-    for key in ("sources", "packages"):
+def _refuse_other_provenance(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
+    here = provenance(protocol, {})
+    for key in ("code", "parts", "files", "packages"):
         for name, before, now in differences(expected.get(key), here[key]):
             raise RuntimeError(f"a worker has other `{key}` than the run: {name} is {now}, not {before}.")
 

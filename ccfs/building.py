@@ -28,7 +28,7 @@ __all__ = [
     "check",
     "check_horizon",
     "event_references",
-    "references",
+    "part_targets",
     "resolve",
 ]
 
@@ -170,13 +170,29 @@ def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str
         )
 
 
-def references(protocol: Protocol) -> tuple[str, ...]:
-    """Return every "module:callable" that the protocol names."""
-    found = [protocol.environment.make, protocol.program.verifier.make]
-    found += [part.make for part in (*protocol.controllers, *protocol.program.fallbacks)]
-    found += [protocol.program.candidate_map.make] if protocol.program.candidate_map else []
-    found += [attack.rule for attack in protocol.attacks if ":" in attack.rule]
-    return tuple(sorted({*found, *event_references(protocol)}))
+def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Return the "module:callable" behind each place of the protocol that names code, ours or the user's own.
+
+    An event that is made of others has several.
+    """
+    program = protocol.program
+    found: dict[str, tuple[str, ...]] = {"environment": (protocol.environment.make,)}
+    found |= {f"controllers.{part.name}": (part.make,) for part in protocol.controllers}
+    found["program.verifier"] = (program.verifier.make,)
+    found |= {f"program.fallbacks.{part.name}": (part.make,) for part in program.fallbacks}
+    if program.candidate_map is not None:
+        found["program.candidate_map"] = (program.candidate_map.make,)
+    for attack in protocol.attacks:
+        short = RULES.get(attack.rule)
+        found[f"attacks.{attack.name}"] = (attack.rule if short is None else f"ccfs.shifts:{short}",)
+    found |= {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
+    return found
+
+
+def _event_targets(spec: EventSpec) -> set[str]:
+    kind = AllOf if spec.event == "all_of" else BUILT_IN.get(spec.event)
+    own = spec.event if kind is None else f"{kind.__module__}:{kind.__name__}"
+    return {own}.union(*(_event_targets(part) for part in spec.events))
 
 
 def event_references(protocol: Protocol) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from ccfs.batches import plan
 from ccfs.building import attack_limit
-from ccfs.counting import certificate, finished_batches, tally
+from ccfs.counting import certificate, finished_batches, refuse_changed_events, tally
 from ccfs.files.parquet import read_parquet
 from ccfs.hashing import file_digest
 from ccfs.manifest import manifest_faults, write_manifest
 from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol
-from ccfs.run_certificate import AttackedCount, RunCertificate
+from ccfs.provenance import PROVENANCE
+from ccfs.run_certificate import AttackedCount, CodeDigests, RunCertificate
 from ccfs.store import RunError, Store
 
 __all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
@@ -47,10 +48,12 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
     """Yield every certificate with its file name, computed from the stored traces alone.
 
     Assumes: the trials are the planned ones, all of them or, where the protocol has a stopping rule, the first ones. A
-    run with others is refused: whoever may leave trials out chooses the counts.
+    run with others is refused: whoever may leave trials out chooses the counts. So is one with an event whose code is
+    not the recorded one.
     """
-    controllers = store.read_json("inputs.json").get("controllers")
-    digests = controllers if isinstance(controllers, dict) else {}
+    refuse_changed_events(store, protocol)
+    record = store.read_json(PROVENANCE)
+    digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
     for arm in protocol.arms:
         counts, trials = tally(store, protocol, arm, None)
         _refuse_missing_trials_of(store, protocol, arm, trials)
@@ -66,7 +69,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     event=event.name,
                     definition=event,
                     horizon=protocol.horizon,
-                    controller=str(digests.get(arm.controller.name, "")),
+                    controller=digests.get(arm.controller.name, ""),
                     is_center_clipped=protocol.program.clip_center,
                     unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
                     quick_look_of=protocol.quick_look_of,
@@ -83,9 +86,22 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                         for spec, hits, number in attacked
                     ),
                     traces={name: file_digest(store.path(name)) for name in files},
+                    provenance=CodeDigests(
+                        ccfs=code.get("ccfs", ""),
+                        parts={
+                            place: digest
+                            for place, digest in parts.items()
+                            if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
+                            or not place.startswith(("events.", "controllers."))
+                        },
+                    ),
                     claim=certificate(protocol, arm, event.name, counts[event.name], trials).to_json(),
                 ),
             )
+
+
+def _texts(table: object) -> dict[str, str]:
+    return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
 
 
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:

@@ -13,7 +13,7 @@ from ccfs.certificates import checks
 from ccfs.certificates.trajectory import certify_event
 from ccfs.certify import refuse_missing_trials
 from ccfs.cost_curve import CostCurve, cost_curve
-from ccfs.counting import finished_batches
+from ccfs.counting import finished_batches, refuse_changed_events
 from ccfs.events import total_cost
 from ccfs.manifest import manifest_faults
 from ccfs.protocol import Arm, Protocol
@@ -61,6 +61,7 @@ def cost_study(store: Store, *, grid: Sequence[float] | None = None, most: float
     if faults:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before counting its costs.")
     refuse_missing_trials(store, protocol)
+    refuse_changed_events(store, protocol)
     totals, greatest, is_binary = _read(store, protocol)
     if most is None and not is_binary:
         raise ValueError(

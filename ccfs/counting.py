@@ -8,10 +8,19 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.events import holds
 from ccfs.protocol import Arm, AttackSpec, Protocol
+from ccfs.provenance import PROVENANCE, changed_events
 from ccfs.store import RunError, Store
 from ccfs.trace import traces
 
-__all__ = ["certificate", "finished_batches", "is_enough", "refuse_other_trials", "successes", "tally"]
+__all__ = [
+    "certificate",
+    "finished_batches",
+    "is_enough",
+    "refuse_changed_events",
+    "refuse_other_trials",
+    "successes",
+    "tally",
+]
 
 
 def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
@@ -25,6 +34,15 @@ def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
         for name, event in events.items():
             counts[name] += holds(event, trace)
     return counts
+
+
+def refuse_changed_events(store: Store, protocol: Protocol) -> None:
+    """Raise if an event's code is not the one that the run was made with: it would count other trials."""
+    for event, file in changed_events(protocol, store.read_json(PROVENANCE)):
+        raise RunError(
+            f"{store.root}: the event {event!r} is not the one that the run was made with: {file} was changed since. "
+            "Restore it, or run the protocol again in another directory."
+        )
 
 
 def refuse_other_trials(batch: Batch, found: list[int], *, where: str) -> None:

@@ -31,7 +31,8 @@ NOMINAL = "nominal"
 EXACT = "exact"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
 _ROUNDED = ("ccfs.envs:make", "safety-gymnasium")
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=80)]
 DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 
 

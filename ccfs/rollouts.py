@@ -12,10 +12,10 @@ from ccfs.building import check
 from ccfs.counting import is_enough, successes
 from ccfs.executors import Engine
 from ccfs.hashing import canonical_json, file_digest
-from ccfs.inputs import differences, inputs
 from ccfs.manifest import MANIFEST, write_manifest
 from ccfs.pool import Files, Pool
 from ccfs.protocol import Arm, Protocol
+from ccfs.provenance import PROVENANCE, TABLES, differences, provenance
 from ccfs.store import RunError, Store
 
 __all__ = ["run"]
@@ -60,26 +60,26 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
                 f"{store.root}: belongs to the protocol {owner.name!r} with hash {owner.hash[:16]}, "
                 f"got {protocol.name!r} with hash {protocol.hash[:16]}. Choose another run directory."
             )
-    record = inputs(protocol, check(protocol, where=where))
-    if store.exists("inputs.json"):
-        _refuse_other_inputs(store, record)
+    record = provenance(protocol, check(protocol, where=where))
+    if store.exists(PROVENANCE):
+        _refuse_other_provenance(store, record)
         return record
     if any(name != "protocol.json" for name in store.files()):
         raise RunError(
-            f"{store.root}: has results but no inputs.json, so that nothing tells what code made them. "
-            "Restore inputs.json to resume, or choose another run directory."
+            f"{store.root}: has results but no {PROVENANCE}, so that nothing tells what code made them. "
+            f"Restore {PROVENANCE} to resume, or choose another run directory."
         )
     store.write_json("protocol.json", protocol.model_dump(mode="json"))
-    store.write_json("inputs.json", record)
+    store.write_json(PROVENANCE, record)
     return record
 
 
-def _refuse_other_inputs(store: Store, record: dict[str, object]) -> None:
+def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
     """Refuse to go on with other code, packages or controllers: a run is made by one of each."""
-    known = store.read_json("inputs.json")
+    known = store.read_json(PROVENANCE)
     if known.get("protocol") != record["protocol"]:
-        raise RunError(f"{store.path('inputs.json')}: belongs to another protocol. Choose another run directory.")
-    for key in ("controllers", "sources", "packages"):
+        raise RunError(f"{store.path(PROVENANCE)}: belongs to another protocol. Choose another run directory.")
+    for key in TABLES:
         other = [f"{name} {before}, got {now}" for name, before, now in differences(known.get(key), record[key])]
         if other:
             more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""

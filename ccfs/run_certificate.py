@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
 from ccfs.protocol import EventSpec
+from ccfs.protocol_parts import NAME, Name
 from ccfs.report_numbers import exact_text, lower_text
 
 __all__ = ["AttackedCount", "RunCertificate", "round_down"]
@@ -19,10 +22,22 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+ArmName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$", max_length=161)]
+Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class CodeDigests(_Part):
+    """Digests of the code behind a claim: of ccfs as far as a trial depends on it, and of each part by its place."""
+
+    ccfs: Digest
+    parts: dict[Place, Digest | Literal["built in"]]
+
+
 class AttackedCount(_Part):
     """What was observed under one attack: descriptive, no part of the claim. `energy` is the greatest one spent."""
 
-    attack: str
+    attack: Name
     budget: float | None
     energy_limit: float
     energy: float
@@ -35,17 +50,18 @@ class RunCertificate(_Part):
 
     format: str = FORMAT
     protocol: str
-    arm: str
-    event: str
+    arm: ArmName
+    event: Name
     definition: EventSpec
     horizon: int
     controller: str
     is_center_clipped: bool
-    unverified_fallbacks: tuple[str, ...]
+    unverified_fallbacks: tuple[Name, ...]
     quick_look_of: str | None
     planned_trials: int
     attacks: tuple[AttackedCount, ...]
     traces: dict[str, str]
+    provenance: CodeDigests
     claim: str
 
     @property
@@ -107,7 +123,9 @@ class RunCertificate(_Part):
             raise CertificateError(f"has {proof.trials} of {self.planned_trials} planned trials.")
         if not all(count.successes <= count.trials for count in self.attacks):
             raise CertificateError("counts more successes than trials under an attack.")
-        if not all(text.isdigit() for text in self.definition.horizons(self.horizon)):
+        if f"events.{self.event}" not in self.provenance.parts:
+            raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
+        if not all(text.isascii() and text.isdigit() for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ccfs.batches import Batch
 from ccfs.building import build_event
 from ccfs.certify import refuse_missing_trials
-from ccfs.counting import finished_batches, refuse_other_trials
+from ccfs.counting import finished_batches, refuse_changed_events, refuse_other_trials
 from ccfs.events import holds
 from ccfs.files.parquet import read_parquet
 from ccfs.manifest import manifest_faults
@@ -36,7 +36,8 @@ def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
     """Return one line for every trial of every arm and attack of a finished run, in the protocol's order.
 
     A run that is not finished, or with a file that was changed, added or removed, is refused: whatever is computed from
-    these lines is as good as a certificate. (The report page is not read, so that an old one does not matter.)
+    these lines is as good as a certificate. So is one with an event whose code was changed.
+    (The report page is not read, so that an old one does not matter.)
 
     Besides the trajectory table's columns: `controller`, `schedule` and `attack`; a yes or no for each event; steps by
     `proposals`, by each fallback and `abstained`; `spent`, the energy of an attacked trial (rounded up, else zero).
@@ -45,6 +46,7 @@ def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
     if faults:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reading its trials.")
     refuse_missing_trials(store, protocol)
+    refuse_changed_events(store, protocol)
     lines = [
         line
         for attack in (None, *protocol.attacks)

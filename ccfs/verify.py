@@ -8,6 +8,7 @@ from pathlib import Path
 from ccfs.building import event_references
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import derive
+from ccfs.counting import refuse_changed_events
 from ccfs.manifest import manifest_faults
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
@@ -47,6 +48,10 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
         protocol = store.protocol()
         if protocol.hash != document.protocol:
             raise CertificateError(f"{path}: belongs to another protocol than the run {store.root}.")
+        try:
+            refuse_changed_events(store, protocol)
+        except RunError as error:
+            raise CertificateError(str(error)) from error
         foreign = event_references(protocol)
         if foreign:
             raise CertificateError(

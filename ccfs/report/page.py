@@ -12,11 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ccfs.certify import certificate_name
-from ccfs.counting import finished_batches
+from ccfs.counting import finished_batches, refuse_changed_events
 from ccfs.executors import Engine, serial_engine
 from ccfs.hashing import canonical_json, text_digest
 from ccfs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.provenance import PROVENANCE
 from ccfs.report.charts import glyph
 from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
 from ccfs.report.drawings import Drawing, Shown, drawing_for
@@ -84,11 +85,12 @@ def render(
     if faults:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reporting on it.")
     protocol = store.protocol()
+    refuse_changed_events(store, protocol)
     claims = [_claim(store, arm, event.name) for arm in protocol.arms for event in protocol.events]
     if any(claim.document.protocol != protocol.hash for claim in claims):
         raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
-    inputs = store.read_json("inputs.json")
+    record = store.read_json(PROVENANCE)
     worst = _most_harmful(protocol, claims)
     lines = shipped_lines(store, protocol)
     trials = ended_trials(lines)
@@ -143,9 +145,9 @@ def render(
         kind="cohort" if protocol.trials.seeds is not None else "law",
         files=files,
         digest=text_digest(canonical_json(files)),
-        packages=_table(inputs, "packages"),
-        controllers=_table(inputs, "controllers"),
-        code=_table(inputs, "sources"),
+        packages=_table(record, "packages"),
+        controllers=_table(record, "controllers"),
+        code=_table(record, "code"),
         protocol_text=json.dumps(protocol.model_dump(mode="json", exclude_defaults=True), indent=2, ensure_ascii=False),
         manifest=MANIFEST,
     )

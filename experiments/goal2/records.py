@@ -42,7 +42,7 @@ def keep(run: Path, name: str, command: str) -> Path:
     folder = RESULTS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in ("protocol.json", "inputs.json", *(file for file in files if file.startswith("certificates/"))):
+    for file in ("protocol.json", "provenance.json", *(file for file in files if file.startswith("certificates/"))):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(store.read(file))
     (folder / "trajectories.parquet").write_bytes(parquet_bytes(trial_lines(store, protocol)))

@@ -284,10 +284,10 @@ def test_audit_refuses_links_and_unknown_files(store, tmp_path):
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{ "protocol": 1 }'])
 def test_audit_names_a_broken_record_of_inputs(store, content):
-    store.write("inputs.json", content)
+    store.write("provenance.json", content)
     write_manifest(store, store.protocol())
     for replay in (0, 1):
-        assert any(fault.startswith("inputs.json: ") for fault in audit(store, replay=replay).faults)
+        assert any(fault.startswith("provenance.json: ") for fault in audit(store, replay=replay).faults)
 
 
 def test_audit_refuses_a_protocol_in_other_bytes(store):
@@ -297,18 +297,18 @@ def test_audit_refuses_a_protocol_in_other_bytes(store):
 
 
 def test_audit_with_replay_refuses_another_controller(store):
-    record = store.read_json("inputs.json")
+    record = store.read_json("provenance.json")
     record["controllers"]["steer"] = "0" * 64
-    store.write_json("inputs.json", record)
+    store.write_json("provenance.json", record)
     write_manifest(store, store.protocol())
     certify(store)
     assert audit(store, replay=0).faults == ()
     (fault,) = audit(store, replay=1).faults
-    assert fault.startswith(f"inputs.json: controllers steer: {'0' * 64} when the run was made, ")
+    assert fault.startswith(f"provenance.json: controllers steer: {'0' * 64} when the run was made, ")
 
 
 def test_audit_notes_what_differs_here_but_does_not_fail(finished, monkeypatch):
-    monkeypatch.setattr("ccfs.inputs.version", lambda name: "0.0.0")
+    monkeypatch.setattr("ccfs.provenance.version", lambda name: "0.0.0")
     report = audit(finished, replay=2)
     assert report.is_clean
     assert any(note.startswith("packages numpy:") for note in report.notes)
@@ -401,7 +401,7 @@ def test_audit_without_replay_and_verify_import_nothing_that_the_protocol_names(
     def refuse(key, path):
         raise AssertionError(f"{path} was imported for {key}")
 
-    for place in ("ccfs.building.resolve", "ccfs.sources.resolve"):
+    for place in ("ccfs.building.resolve",):
         monkeypatch.setattr(place, refuse)
     assert audit(finished, replay=0).is_clean
     name = next(name for name in finished.files() if name.startswith("certificates/"))
@@ -474,7 +474,7 @@ def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
     store = run(protocol(tmp_path, trials=4, event=foreign), tmp_path / "run", serial_engine(), where="p")
     certify(store)
     assert audit(store, replay=1).faults == ()
-    for place in ("ccfs.building.resolve", "ccfs.sources.resolve"):
+    for place in ("ccfs.building.resolve",):
         monkeypatch.setattr(place, lambda key, path: pytest.fail(f"{path} was imported for {key}"))
     report = audit(store, replay=0)
     assert report.is_clean
@@ -529,7 +529,7 @@ def test_certify_writes_a_missing_certificate_again_and_refuses_a_changed_one(st
     assert not store.exists(first)
 
 
-@pytest.mark.parametrize("name", ["report.html", "traces/steer/one/nominal/batch-00000.parquet", "inputs.json"])
+@pytest.mark.parametrize("name", ["report.html", "traces/steer/one/nominal/batch-00000.parquet", "provenance.json"])
 def test_certify_forgives_no_other_missing_file(store, name):
     store.path("report.html").write_text("page")
     write_manifest(store, store.protocol())
@@ -540,7 +540,7 @@ def test_certify_forgives_no_other_missing_file(store, name):
 
 def test_fault_lines_name_ten_of_a_kind_and_count_the_others():
     many = [f"traces/a/batch-0000{i % 3}.parquet: trial {i} does not replay: at step {i}: center." for i in range(25)]
-    other = ["lock: must be empty.", "inputs.json: controllers a: " + "0" * 64 + " then, " + "f" * 64 + " here."]
+    other = ["lock: must be empty.", "provenance.json: controllers a: " + "0" * 64 + " then, " + "f" * 64 + " here."]
     shown = list(fault_lines([other[0], *many, other[1]]))
     assert shown == [other[0], *many[:10], "... and 15 more of this kind.", other[1]]
     assert list(fault_lines(many[:10])) == many[:10]

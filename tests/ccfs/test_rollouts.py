@@ -13,6 +13,7 @@ from ccfs.batches import plan, run_batch
 from ccfs.counting import certificate, is_enough, tally
 from ccfs.executors import process_engine, serial_engine
 from ccfs.protocol import ProtocolError
+from ccfs.provenance import TABLES
 from ccfs.rollouts import run
 from ccfs.store import RunError, Store
 
@@ -38,7 +39,7 @@ def test_run_makes_every_batch_once(reference):
 def test_run_names_no_machine(reference):
     _, files = reference
     texts = {name: content.decode() for name, content in files.items() if name.endswith(".json")}
-    assert set(json.loads(texts["inputs.json"])) == {"protocol", "controllers", "sources", "packages"}
+    assert set(json.loads(texts["provenance.json"])) == {"format", "protocol", *TABLES}
     for name, content in files.items():
         assert os.fsencode(os.getcwd()) not in content, name
         assert os.fsencode(sys.prefix) not in content, name
@@ -97,7 +98,7 @@ def test_run_refuses_a_folder_with_other_files(reference, tmp_path):
 def test_run_batch_refuses_a_worker_with_other_versions(reference, tmp_path):
     made, files = reference
     batch = next(plan(made, made.arms[0], None))
-    record = json.loads(files["inputs.json"])
+    record = json.loads(files["provenance.json"])
     assert run_batch(made.canonical, batch, json.dumps(record)) == tuple(files[name] for name in batch.files)
     record["packages"]["numpy"] = "0.9"
     with pytest.raises(RuntimeError, match=r"a worker has other `packages` than the run: numpy is .*, not 0\.9"):
@@ -139,7 +140,7 @@ def test_run_refuses_a_controller_that_changes_within_the_run(tmp_path, monkeypa
 
 def test_run_batch_refuses_a_worker_with_another_controller(reference):
     made, files = reference
-    record = json.loads(files["inputs.json"])
+    record = json.loads(files["provenance.json"])
     record["controllers"]["steer"] = "0" * 64
     with pytest.raises(RuntimeError, match="controller 'steer' has the digest"):
         run_batch(made.canonical, next(plan(made, made.arms[0], None)), json.dumps(record))
@@ -157,7 +158,7 @@ def test_run_code_that_ends_the_process_stops_the_run(tmp_path, monkeypatch):
 def test_run_refuses_changed_inputs(reference, tmp_path, monkeypatch):
     made, _ = reference
     run(made, tmp_path / "run", serial_engine(), where="p")
-    monkeypatch.setattr("ccfs.inputs.version", lambda name: "0.0.0")
+    monkeypatch.setattr("ccfs.provenance.version", lambda name: "0.0.0")
     with pytest.raises(RunError, match="was begun with `packages`"):
         run(made, tmp_path / "run", serial_engine(), where="p")
 
@@ -233,6 +234,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 from ccfs.executors import process_engine, serial_engine
 from ccfs.protocol import load_protocol
+from ccfs.provenance import TABLES
 from ccfs.rollouts import run
 
 if __name__ == "__main__":

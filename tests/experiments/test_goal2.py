@@ -57,7 +57,7 @@ def test_kept_files_have_their_checksums_and_one_changed_byte_is_found(name, tmp
 def test_kept_results_are_of_the_protocol_files_and_of_the_shipped_controllers(name):
     protocol = records.stored_protocol(name)
     assert protocol.hash == load_protocol(FOLDER / f"{FILES.get(name, name)}.toml").hash
-    digests = json.loads((records.RESULTS / name / "inputs.json").read_text())["controllers"]
+    digests = json.loads((records.RESULTS / name / "provenance.json").read_text())["controllers"]
     for spec in protocol.controllers:
         if spec.make == "ccfs.controllers.zoo:actor":
             assert digests[spec.name] == zoo.load(spec.arguments["name"]).card.digest

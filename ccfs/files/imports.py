@@ -1,0 +1,205 @@
+"""Which files stand behind a callable, read from import statements: nothing is imported or run to find out."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from ccfs.files.code import parsed
+
+__all__ = ["closure", "files_behind", "imported_names", "is_built_in", "module_file"]
+
+# A package with more files is a library whose version is recorded. Only the file and its neighbours count then.
+_MOST_FILES = 1000
+
+
+def module_file(module: str) -> Path | None:
+    """Return the file of a module, None if there is none; neither it nor its package is imported."""
+    spec = _spec(module)
+    place = spec.origin if spec is not None and spec.has_location else None
+    place = place or getattr(sys.modules.get(module), "__file__", None)  # a script has no spec
+    path = Path(place) if place else None
+    return path if path is not None and path.is_file() else None
+
+
+def is_built_in(module: str) -> bool:
+    """Return whether a module is a part of the interpreter and has no file."""
+    return module in sys.builtin_module_names
+
+
+def closure(modules: Iterable[str], package: str, *, users: Iterable[Path] = ()) -> dict[str, Path]:
+    """Return the files of the modules and of all that they import from `package`, by their dotted names.
+
+    Imports inside functions count, and so does `import_module` with a written name. The `__init__` of a package
+    counts where something is imported from it that is not one of its modules.
+
+    Args:
+        modules: where to start.
+        package: first part of the dotted names that are followed.
+        users: files from elsewhere whose imports are followed too.
+    """
+    found: dict[str, Path] = {}
+    pending = [*modules, *(name for path in users for name in _inside(package, path, ""))]
+    while pending:
+        name = pending.pop()
+        path = None if name in found else module_file(name)
+        if path is not None:
+            found[name] = path
+            pending += _inside(package, path, name if path.name == "__init__.py" else name.rpartition(".")[0])
+    return found
+
+
+def _inside(package: str, path: Path, home: str) -> Iterator[str]:
+    """Yield the modules of `package` that a file imports, the file being in the package `home`."""
+    for base, member in imported_names(path, home):
+        if base.partition(".")[0] != package:
+            continue
+        if member and module_file(f"{base}.{member}") is not None:
+            yield f"{base}.{member}"
+        else:
+            yield from (base, *_lazy_homes(base, member))
+
+
+def files_behind(reference: str, package: str) -> dict[str, Path]:
+    """Return the files behind "module:callable" by names that do not depend on where they lie.
+
+    In a package: all its modules. In a single file: the file and what it imports, directly or not, from its own
+    folder. In `package`: the module's file alone, since `closure` tells the rest. A callable that the module imports
+    by name from another module brings that one with it. The answer is empty if the module is not here, or built in.
+    """
+    found: dict[str, Path] = {}
+    seen: set[tuple[str, str]] = set()
+    pending = [(reference.partition(":")[0], reference.partition(":")[2].partition(".")[0])]
+    while pending:
+        module, name = pending.pop()
+        source = module_file(module)
+        if source is None or (module, name) in seen:
+            continue
+        seen.add((module, name))
+        if module.partition(".")[0] == package:
+            suffix = "/__init__.py" if source.name == "__init__.py" else ".py"
+            found[module.replace(".", "/") + suffix] = source
+        else:
+            found.update(_package_files(module) or _neighbours(source))
+        pending += _homes(module, source, name)
+    return found
+
+
+def imported_names(path: Path, package: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (module, member) for each import in a file, the member empty for a whole module.
+
+    Args:
+        path: the file; one that is not Python imports nothing.
+        package: dotted name of the package that relative imports start from.
+    """
+    tree = parsed(path.read_bytes()) if path.suffix == ".py" else None
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((_absolute(node, package), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and _is_import_call(node):
+            (first,) = (argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
+            yield str(first), ""
+
+
+def _is_import_call(node: ast.Call) -> bool:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    is_written = bool(node.args) and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
+    return name in ("import_module", "__import__") and is_written
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    above = [part for part in parts[: len(parts) - node.level + 1] if part]
+    return ".".join([*above, node.module] if node.module else above)
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    loaded = getattr(sys.modules.get(module), "__spec__", None)
+    if isinstance(loaded, ModuleSpec):
+        return loaded
+    parent = module.rpartition(".")[0]
+    if not parent:
+        try:
+            return importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            return None
+    above = _spec(parent)
+    if above is None or above.submodule_search_locations is None:
+        return None
+    for finder in sys.meta_path:  # `find_spec` of importlib would import the package
+        spec = finder.find_spec(module, above.submodule_search_locations)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _package_files(module: str) -> dict[str, Path]:
+    spec = _spec(module.partition(".")[0])
+    folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+    files = {
+        f"{folder.name}/{path.relative_to(folder).as_posix()}": path
+        for folder in folders
+        for path in _modules_under(folder)
+    }
+    return files if len(files) <= _MOST_FILES else {}
+
+
+def _homes(module: str, source: Path, name: str) -> list[tuple[str, str]]:
+    """Return where a file imports a name from, as (module, name there)."""
+    package = module if source.name == "__init__.py" else module.rpartition(".")[0]
+    tree = parsed(source.read_bytes()) if source.suffix == ".py" else None
+    named = [
+        (_absolute(node, package), name if alias.name == "*" else alias.name)
+        for node in (() if tree is None else tree.body)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (alias.asname or alias.name) in (name, "*")
+    ]
+    return named + [(home, name) for home in _lazy_homes(module, name)]
+
+
+def _lazy_homes(module: str, name: str) -> list[str]:
+    """Return the modules that a package's `__init__` gives for a name in a table, to import them on first use."""
+    source = module_file(module)
+    tree = parsed(source.read_bytes()) if source is not None and source.name == "__init__.py" else None
+    tables = [node for node in (() if tree is None else ast.walk(tree)) if isinstance(node, ast.Dict)]
+    return [
+        value.value
+        for table in tables
+        for key, value in zip(table.keys, table.values, strict=True)
+        if isinstance(key, ast.Constant) and key.value == name
+        if isinstance(value, ast.Constant) and isinstance(value.value, str) and module_file(value.value) is not None
+    ]
+
+
+def _neighbours(source: Path) -> dict[str, Path]:
+    """Return a file and everything in its folder that its import statements reach."""
+    folder, found, pending = source.parent, {source.name: source}, [source]
+    if folder.name in ("site-packages", "dist-packages") or source.suffix != ".py":
+        return found  # its neighbours are other people's packages, or it is compiled
+    while pending:
+        # Relative imports are read as if from this folder.
+        for base, member in imported_names(pending.pop()):
+            name = (base or member).partition(".")[0]
+            reached = [folder / f"{name}.py"] if (folder / f"{name}.py").is_file() else []
+            for other in reached or _modules_under(folder / name):
+                key = other.relative_to(folder).as_posix()
+                if key not in found:
+                    found[key] = other
+                    pending.append(other)
+    return found
+
+
+def _modules_under(folder: Path) -> Iterator[Path]:
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if name != "__pycache__" and not name.startswith(".")]
+        yield from (Path(place) / name for name in names if name.endswith(".py"))
