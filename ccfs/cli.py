@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__, image_cli, report_cli, run_cli, table_cli, train_cli
+from ccfs.files.terminal import echo, echo_error
 
 _WORKFLOW = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
 
@@ -40,7 +41,7 @@ app.add_typer(train_cli.app)
 
 def _print_version(is_requested: bool) -> None:
     if is_requested:
-        typer.echo(f"ccfs {__version__}")
+        echo(f"ccfs {__version__}")
         raise typer.Exit
 
 
@@ -62,10 +63,10 @@ def witness(
 ) -> None:
     """Recompute the three exact counterexamples of the paper in fractions and print what each shows."""
     if shape is not None and html is None:
-        typer.echo("`--shape` needs `--html OUT.html`: a drawn shape is shown on a page.", err=True)
+        echo("`--shape` needs `--html OUT.html`: a drawn shape is shown on a page.", err=True)
         raise typer.Exit(2)
     if html is not None and as_json:
-        typer.echo("`--html` and `--json` are two outputs: ask for one at a time.", err=True)
+        echo("`--html` and `--json` are two outputs: ask for one at a time.", err=True)
         raise typer.Exit(2)
     if html is not None and shape is not None:
         _write_gallery(html, shape)
@@ -78,7 +79,7 @@ def witness(
     if html is not None:
         _write_gallery(html, None)
     elif as_json:
-        typer.echo(printed.document(found))
+        echo(*printed.document(found).split("\n"))
     else:
         printed.render(found, Console())
     if not all(page.is_proved for page in found):
@@ -97,6 +98,6 @@ def _write_gallery(html: Path, shape: Path | None) -> None:
         else:
             write_page(html, [load_shape(shape)])
     except (OSError, ValueError) as error:
-        typer.echo(str(error), err=True)
+        echo_error(error)
         raise typer.Exit(2) from None
-    typer.echo(f"wrote {html}")
+    echo(f"wrote {html}")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ccfs.files.terminal import echo
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,7 +37,7 @@ def install(
     from ccfs.certificates.images.install import install as fetch
 
     with _answers():
-        typer.echo(f"{dataset} is in {fetch(dataset, folder=folder, archive=archive, force=force)}")
+        echo(f"{dataset} is in {fetch(dataset, folder=folder, archive=archive, force=force)}")
 
 
 @app.command()
@@ -109,7 +111,7 @@ def certify(
         lines = table_lines(table, run.arm, delta=delta, thresholds=_thresholds(sigma), strict=True)
         _print_lines(console, lines)
         console.print(f"retained {float(retention(table.arm(run.arm))):.4f} of all proposals")
-        console.print(f"counts: {output / 'counts.parquet'}; next: ccfs image report {output}")
+        echo(f"counts: {output / 'counts.parquet'}; next: ccfs image report {output}")
     if not any(line.is_sound and line.positive for line in lines):
         raise typer.Exit(1)
 
@@ -133,7 +135,7 @@ def fit_band_file(
             raise ValueError(f"`--output` must end in .npz, got {output.name}.")
         (band,) = fit_band(load_images(dataset, "train", data), sigma=sigma, inner_ratio=inner_ratio).bands
         np.savez_compressed(output, direction=band.direction, numbers=[band.offset, band.inner, band.outer])
-        typer.echo(f"band: {output}")
+        echo(f"band: {output}")
 
 
 @app.command()
@@ -222,7 +224,7 @@ def report(
     from ccfs.report.images import write_report
 
     with _answers():
-        typer.echo(f"report: {write_report(run_folder, delta=delta, rows=rows)}")
+        echo(f"report: {write_report(run_folder, delta=delta, rows=rows)}")
 
 
 @contextmanager
@@ -233,7 +235,7 @@ def _answers() -> Iterator[None]:
     try:
         yield
     except (DataError, RecordError, ValueError, TypeError, ImportError) as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
 
 

@@ -185,7 +185,7 @@ def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
     try:
         return Protocol.model_validate_json(_json(content, where))
     except ValidationError as error:
-        raise ProtocolError("\n".join(f"{where}: {line}" for line in explain(error, Protocol))) from None
+        raise ProtocolError(*(f"{where}: {line}" for line in explain(error, Protocol))) from None
 
 
 def load_protocol(path: Path) -> Protocol:

@@ -14,7 +14,11 @@ Path = tuple[int | str, ...]
 
 
 class ProtocolError(ValueError):
-    """A protocol that cannot be run; the message names the file, the key, the value and what is accepted."""
+    """A protocol that cannot be run; each of its `lines` names the file, the key, the value and what is accepted."""
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:

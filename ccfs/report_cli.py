@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from ccfs.files.terminal import echo, echo_error
+
 __all__ = ["app"]
 
 app = typer.Typer()
@@ -39,7 +41,7 @@ def report(
     with _one_line_errors(run):
         engine = process_engine(os.cpu_count() or 1)
         path = write_report(Store(run), drawing=drawing, most_steps=replay_steps, engine=engine)
-    typer.echo(f"Report: {path}")
+    echo(f"Report: {path}")
 
 
 @app.command()
@@ -65,8 +67,8 @@ def costs(
     with _one_line_errors(run):
         study = cost_study(Store(run), grid=None if grid is None else _numbers("--grid", grid), most=most)
         shifts = default_budgets(study) if budgets is None else _numbers("--budgets", budgets)
-        text = document(study, shifts) if as_json else "\n".join(in_lines(study, shifts))
-    typer.echo(text)
+        lines = [document(study, shifts)] if as_json else list(in_lines(study, shifts))
+    echo(*lines)
 
 
 @app.command()
@@ -86,9 +88,9 @@ def export(
 
     with _one_line_errors(run):
         made = export_minari(Store(run), minari, arm=arm, attack=attack)
-    typer.echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
+    echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
-        typer.echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+        echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:
@@ -114,5 +116,5 @@ def _one_line_errors(run: Path) -> Iterator[None]:
             raise ValueError(f"{run}: must be a run directory, but there is none.")
         yield
     except (RunError, ValueError, ImportError, RuntimeError, OSError, ArrowException) as error:
-        typer.echo(str(error), err=True)
+        echo_error(error)
         raise typer.Exit(2) from None

@@ -13,9 +13,13 @@ from ccfs.protocol import EventSpec
 from ccfs.protocol_parts import NAME, Name
 from ccfs.report_numbers import exact_text, lower_text
 
-__all__ = ["AttackedCount", "RunCertificate", "round_down"]
+__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "round_down"]
 
 FORMAT = "ccfs-run-certificate-1"
+
+
+class NotACertificateError(CertificateError):
+    """A file that is no certificate of a run at all: a key is missing, or a name is none."""
 
 
 class _Part(BaseModel):
@@ -100,10 +104,12 @@ class RunCertificate(_Part):
             made = cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            key = ".".join(str(part) for part in first["loc"])
-            raise CertificateError(f"{where}: not a certificate of a run: `{key}` {first['msg'].lower()}.") from None
+            key, what = ".".join(str(part) for part in first["loc"]), first["msg"].lower()
+            if first["type"] == "string_pattern_mismatch":
+                what = f"must be written as a name or digest is, got {first['input']!r}"
+            raise NotACertificateError(f"{where}: not a certificate of a run: `{key}` {what}.") from None
         if made.format != FORMAT:
-            raise CertificateError(f"{where}: has format {made.format!r}; this release reads {FORMAT!r}.")
+            raise NotACertificateError(f"{where}: has format {made.format!r}; this release reads {FORMAT!r}.")
         if made.to_bytes() != content:
             raise CertificateError(f"{where}: was changed after it was written.")
         try:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from ccfs.files.terminal import echo, echo_error, without_markup
+
 if TYPE_CHECKING:
     from ccfs.executors import Engine
     from ccfs.protocol import Protocol
@@ -50,7 +52,7 @@ def run(
             raise ValueError("`--workers` and `--cluster` must not be given together.")
         store, is_certified = _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
     place = shlex.quote(str(store.root))
-    typer.echo(f"Next: ccfs report {place}, ccfs audit {place}")
+    echo(f"Next: ccfs report {place}, ccfs audit {place}")
     if not is_certified:
         raise typer.Exit(1)
 
@@ -73,7 +75,7 @@ def demo(
         return
     with _one_line_errors():
         store, is_certified = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
-        typer.echo(f"Report: {write_report(store)}")
+        echo(f"Report: {write_report(store)}")
     if not is_certified:
         raise typer.Exit(1)
 
@@ -97,8 +99,9 @@ def verify(
     certificate: Annotated[Path, typer.Argument(help="Certificate file (JSON).")],
     run: Annotated[Path | None, typer.Option(help="Run directory, to recount from its traces.")] = None,
 ) -> None:
-    """Recompute a certificate's numbers; exit 1 if one does not follow."""
+    """Recompute a certificate's numbers; exit 1 if one does not follow, 2 if the file is no certificate."""
     from ccfs.certificates.trajectory import CertificateError
+    from ccfs.run_certificate import NotACertificateError
     from ccfs.store import Store
     from ccfs.verify import refuse_no_file
     from ccfs.verify import verify as verify_file
@@ -107,10 +110,12 @@ def verify(
         refuse_no_file(certificate)
         try:
             document = verify_file(certificate, None if run is None else Store(run))
+        except NotACertificateError as error:
+            _fail(error, 2)
         except CertificateError as error:
-            _fail(str(error), 1)
-    typer.echo(document.sentence)
-    typer.echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
+            _fail(error, 1)
+    echo(document.sentence)
+    echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
 
 
 @app.command()
@@ -135,14 +140,14 @@ def audit(
         count = None if replay == "all" else int(replay)
         report = audit_store(Store(run), replay=count, expected=expect_protocol)
     if report.protocol:
-        typer.echo(f"Protocol: {report.protocol}")
+        echo(f"Protocol: {report.protocol}")
     for note in report.notes:
-        typer.echo(f"note: {note}")
+        echo(f"note: {note}")
     for fault in fault_lines(report.faults):
-        typer.echo(f"FAULT {fault}", err=True)
+        echo(f"FAULT {fault}", err=True)
     if not report.is_clean:
         _fail(f"{run}: {len(report.faults)} fault(s).", 1)
-    typer.echo(
+    echo(
         f"{run}: clean. {report.files} files, {report.trajectories} trajectories, "
         f"{report.replayed} replayed bit for bit."
     )
@@ -166,7 +171,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
     finally:
         engine.close()
     _print_certificates(store, documents)
-    typer.echo(f"Results: {root}")
+    echo(f"Results: {root}")
     return store, all(document.trajectory.is_certified for document in documents)
 
 
@@ -180,7 +185,7 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
         return
     if protocol.quick_look_of is None:
         raise ValueError(f"{where}: `claim` must be one that its trials can certify, but {missing}.")
-    typer.echo(f"note: this quick look cannot certify its claim: {missing}.", err=True)
+    echo(f"note: this quick look cannot certify its claim: {missing}.", err=True)
 
 
 @contextmanager
@@ -199,7 +204,7 @@ def _progress(protocol: Protocol, engine: Engine) -> Iterator[Advance]:
     )
     total = len(protocol.arms) * (1 + len(protocol.attacks)) * protocol.trials.count
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"{protocol.name} on {engine.name}", total=total, rate="")
+        task = progress.add_task(without_markup(f"{protocol.name} on {engine.name}"), total=total, rate="")
 
         def advance(trials: int) -> None:
             speed = progress.tasks[0].speed
@@ -222,7 +227,7 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     from ccfs.run_certificate import round_down
 
     for document in documents:
-        typer.echo(document.sentence)
+        echo(document.sentence)
         proof = document.trajectory
         for attacked in document.attacks:
             seen = f"{attacked.successes} of {attacked.trials}"
@@ -230,10 +235,10 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
                 at = f"certified at least {round_down(proof.lower_at(attacked.budget))} at budget {attacked.budget:g}"
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
-            typer.echo(f"  under {attacked.attack}: {seen} observed, {at}")
+            echo(f"  under {attacked.attack}: {seen} observed, {at}")
     for line in endings(store, store.protocol(), documents):
-        typer.echo(line)
-    typer.echo(f"Protocol: {documents[0].protocol}")
+        echo(line)
+    echo(f"Protocol: {documents[0].protocol}")
 
 
 @contextmanager
@@ -246,11 +251,11 @@ def _one_line_errors() -> Iterator[None]:
     except typer.Exit:
         raise
     except (RunError, ValueError, RuntimeError) as error:
-        _fail(str(error), 2)
+        _fail(error, 2)
     except SystemExit as error:
         _fail(f"code that the protocol names called for the end of the process: {error!r}.", 2)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
+def _fail(message: object, code: int) -> NoReturn:
+    echo_error(message)
     raise typer.Exit(code)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ccfs.files.terminal import echo, echo_error, without_markup
+
 if TYPE_CHECKING:
     from ccfs.protocol import AttackSpec, Protocol
     from ccfs.table import TableRow
@@ -53,12 +55,12 @@ def table(
         bounds = cohort if protocol.bound in cohort else (protocol.bound,)
         rows = table_rows(trial_lines(store, protocol), protocol, event or protocol.events[0].name, bounds)
     except (RunError, ProtocolError, ValueError, OSError, ArrowException) as error:
-        typer.echo(str(error), err=True)
+        echo_error(error)
         raise typer.Exit(2) from None
     attack = worst_attack(rows, protocol)
     shown = budget if budget is not None else BUDGET if attack is None or attack.budget is None else attack.budget
     if as_markdown:
-        typer.echo(markdown(rows, shown, attack))
+        echo(*markdown(rows, shown, attack).split("\n"))
     else:
         _print(rows, protocol, shown, attack)
 
@@ -80,9 +82,10 @@ def _print(rows: list[TableRow], protocol: Protocol, budget: float, attack: Atta
 
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
     shifted = "" if attack is None else f", shifted by {attack.name}"
-    printed = Table(title=f"{protocol.name}, {rows[0].trials} trials an arm, L at B = {budget:g}{shifted}{look}")
+    title = f"{protocol.name}, {rows[0].trials} trials an arm, L at B = {budget:g}{shifted}{look}"
+    printed = Table(title=without_markup(title))
     for i, head in enumerate(HEADS):
         printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
     for row in rows:
-        printed.add_row(*row.cells(budget, None if attack is None else attack.name))
+        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name)))
     Console(width=max(Console().width, 120)).print(printed)

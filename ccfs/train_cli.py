@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ccfs.files.terminal import echo, without_markup
+
 if TYPE_CHECKING:
     from ccfs.controllers.training.plan import Plan
 
@@ -80,7 +82,7 @@ def train(
 
             run_plan(_plan(plan, task, number, aim, folder), console)
     except (ValueError, TypeError, RuntimeError, OSError, ImportError, ArithmeticError) as error:
-        typer.echo(f"ccfs train: {error}", err=True)
+        echo(f"ccfs train: {error}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         console.print(_STOPPED[algo])
@@ -126,9 +128,9 @@ def export(
         try:
             card = write(path, zoo_folder=zoo, record=record)
         except (ValueError, TypeError, OSError) as error:
-            typer.echo(f"ccfs train export: {error}", err=True)
+            echo(f"ccfs train export: {error}", err=True)
             raise typer.Exit(2) from error
-        typer.echo(f"{card.name}: {card.steps:,} steps in {zoo / card.name}")
+        echo(f"{card.name}: {card.steps:,} steps in {zoo / card.name}")
 
 
 @app.command()
@@ -146,10 +148,10 @@ def status(
         try:
             state = TrainingState.load(path)
         except ValueError as error:
-            typer.echo(f"ccfs train status: {error}", err=True)
+            echo(f"ccfs train status: {error}", err=True)
             continue
         row = dict(zip(CURVE, state.curve[-1], strict=True))
         rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
         shown = (f"{state.steps:,}", f"{row['return']:.2f}", f"{row['cost']:.1f}", f"{row['multiplier']:.3f}")
-        table.add_row(state.config.name, *shown, f"{rate:,.0f}")
+        table.add_row(without_markup(state.config.name), *shown, f"{rate:,.0f}")
     Console().print(table)

@@ -10,7 +10,7 @@ from ccfs.certificates.trajectory import CertificateError
 from ccfs.certify import derive
 from ccfs.counting import refuse_changed_events
 from ccfs.manifest import manifest_faults
-from ccfs.run_certificate import RunCertificate
+from ccfs.run_certificate import NotACertificateError, RunCertificate
 from ccfs.store import RunError, Store
 
 __all__ = ["refuse_no_file", "verify"]
@@ -73,6 +73,6 @@ def _refuse_other_kinds(content: bytes, path: Path) -> None:
     except (ValueError, RecursionError):
         is_object = False
     if not is_object:
-        raise CertificateError(
+        raise NotACertificateError(
             f"{path}: must be a certificate of a run (JSON, as in RUN/certificates/), got something else."
         )
