@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ccfs.outcomes import Outcome
     from ccfs.program import CausalProgram, FallbackEntry
     from ccfs.protocol import load_protocol
-    from ccfs.quick import certify_policy, in_words, load_certificate
+    from ccfs.quick import certify_policy, load_certificate
+    from ccfs.run_certificate import in_words
     from ccfs.selection import Selection, Source
     from ccfs.shifts import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
     from ccfs.streams import Purpose, Streams
@@ -105,7 +106,7 @@ _HOMES = {
     "TrajectoryCertificate": "ccfs.certificates.trajectory",
     "certify_event": "ccfs.certificates.trajectory",
     "certify_policy": "ccfs.quick",
-    "in_words": "ccfs.quick",
+    "in_words": "ccfs.run_certificate",
     "load_certificate": "ccfs.quick",
     "load_protocol": "ccfs.protocol",
 }

@@ -22,7 +22,6 @@ from ccfs.interfaces import Controller, Vector, Verifier
 from ccfs.possible import shortfall
 from ccfs.preflight import Names, try_step
 from ccfs.program import CausalProgram, FallbackEntry
-from ccfs.report_numbers import exact_text, lower_text
 from ccfs.run_certificate import RunCertificate
 from ccfs.schedules import ProposalSchedule, as_schedules
 from ccfs.streams import Streams
@@ -35,7 +34,7 @@ from ccfs.wrapper import ProposalWrapper
 if TYPE_CHECKING:
     from ccfs.controllers.predict_adapter import Predictor
 
-__all__ = ["Policy", "certify_policy", "in_words", "load_certificate"]
+__all__ = ["Policy", "certify_policy", "load_certificate"]
 
 
 Policy: TypeAlias = "Controller | Predictor | Callable[[Vector], ArrayLike]"
@@ -110,25 +109,6 @@ def certify_policy(
         schedule=schedule,
         bound=Bound.CLOPPER_PEARSON,
         event=_name(event),
-    )
-
-
-def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
-    """Return the claim in one sentence; numbers are rounded against us."""
-    if isinstance(certificate, RunCertificate):
-        return certificate.sentence
-    proof, target = certificate, exact_text(certificate.target)
-    counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
-    counted += f" over {proof.family} claims" if proof.family > 1 else ""
-    is_average = proof.bound in (Bound.HOEFFDING, Bound.COHORT)
-    what = "The probability" + (", on average over the cohort's fixed reset seeds," if is_average else "")
-    lower = lower_text(proof.p_lower)
-    if proof.budget is None:
-        return f"Not certified: {what[0].lower()}{what[1:]} is at least {lower}, below {target} ({counted})."
-    return (
-        f"{what} is at least {lower} without shift, and stays at least {target} under "
-        "every causal shift of the proposal centers with total Euclidean budget "
-        f"{lower_text(proof.budget)} ({counted})."
     )
 
 

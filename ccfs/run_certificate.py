@@ -13,7 +13,7 @@ from ccfs.protocol import EventSpec
 from ccfs.protocol_parts import NAME, Name
 from ccfs.report_numbers import exact_text, lower_text
 
-__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "round_down"]
+__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "in_words", "round_down"]
 
 FORMAT = "ccfs-run-certificate-1"
 
@@ -75,23 +75,8 @@ class RunCertificate(_Part):
 
     @property
     def sentence(self) -> str:
-        """The claim in one sentence; numbers are rounded against us."""
-        proof, target = self.trajectory, exact_text(self.trajectory.target)
-        steps, lower = " and ".join(self.definition.horizons(self.horizon)), round_down(proof.p_lower)
-        look = "" if self.quick_look_of is None else f"Quick look, {self.planned_trials} trials: "
-        head = f"{look}{self.arm}: P({self.event} within {steps} steps)"
-        if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
-            head += ", on average over the cohort's fixed reset seeds,"
-        claims = f"{proof.family} claim" if proof.family == 1 else f"{proof.family} claims"
-        risk = f"failure probability {exact_text(proof.delta)} over {claims}"
-        counted = f"{proof.successes} of {proof.trials}"
-        if proof.budget is None:
-            seen = f"lower bound {lower} from {counted} nominal trials; {risk}"
-            return f"{head} is not certified to be at least {target} ({seen})."
-        return (
-            f"{head} stays at least {target} under every causal shift of the proposal centers with total Euclidean "
-            f"budget {round_down(proof.budget)} (nominal lower bound {lower} from {counted}; {risk})."
-        )
+        """The claim in one sentence, as `in_words` says it."""
+        return in_words(self)
 
     def to_bytes(self) -> bytes:
         """Return the file's content in its one canonical form."""
@@ -133,6 +118,29 @@ class RunCertificate(_Part):
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
         if not all(text.isascii() and text.isdigit() for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
+
+
+def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
+    """Return the claim in one sentence, the same wherever it is read. Its numbers are rounded against us."""
+    if isinstance(certificate, RunCertificate):
+        proof = certificate.trajectory
+        steps = " and ".join(certificate.definition.horizons(certificate.horizon))
+        is_look = certificate.quick_look_of is not None
+        what = f"Quick look, {certificate.planned_trials} trials: " if is_look else ""
+        what += f"{certificate.arm}: P({certificate.event} within {steps} steps)"
+    else:
+        proof, what = certificate, "The probability"
+    if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
+        what += ", on average over the cohort's fixed reset seeds,"
+    counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
+    counted += f" over {proof.family} claims" if proof.family > 1 else ""
+    lower, target = round_down(proof.p_lower), exact_text(proof.target)
+    if proof.budget is None:
+        return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
+    return (
+        f"{what} is at least {lower} without shift, and stays at least {target} under every causal shift of the "
+        f"proposal centers with total Euclidean budget {round_down(proof.budget)} ({counted})."
+    )
 
 
 def round_down(value: float) -> str:

@@ -20,7 +20,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.hashing import chain_start, chain_step, file_digest
 from ccfs.manifest import write_manifest
 from ccfs.rollouts import run
-from ccfs.run_certificate import RunCertificate
+from ccfs.run_certificate import RunCertificate, in_words
 from ccfs.store import RunError, Store
 from ccfs.tables import (
     shift_rows,
@@ -339,6 +339,8 @@ def test_certify_counts_what_the_traces_show(finished):
         assert attacked.energy <= attacked.energy_limit
         assert attacked.trials == 10
         assert f"{arm.name}: P(safe within 6 steps)" in document.sentence
+        # One sentence: the words about the proof are those that `in_words` has for the proof alone.
+        assert document.sentence.partition(" seeds, ")[2] == in_words(proof).partition(" seeds, ")[2] != ""
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,9 @@ def done(tmp_path_factory):
 
 def test_run_command_prints_the_claim_and_where_results_are(done):
     folder, result = done
-    claim = "steer/four: P(safe within 6 steps), on average over the cohort's fixed reset seeds, stays at least 0.5"
-    assert f"{claim} under every causal shift" in result.output
+    claim = "steer/four: P(safe within 6 steps), on average over the cohort's fixed reset seeds, is at least"
+    assert claim in result.output
+    assert "without shift, and stays at least 0.5 under every causal shift" in result.output
     assert "under push: " in result.output
     assert f"Results: {folder / 'run'}" in result.output
     assert result.output.splitlines()[-1] == f"Next: ccfs report {folder / 'run'}, ccfs audit {folder / 'run'}"
@@ -103,7 +104,7 @@ def test_certify_command_exits_1_when_nothing_is_certified(tmp_path):
     result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1)
     assert result.exit_code == 1
     assert f"Results: {tmp_path / 'run'}" in result.output
-    assert "is not certified to be at least 0.5 (lower bound 0.0000 from 0 of 6 nominal trials" in result.output
+    assert "is not certified to be at least 0.5: its lower bound is 0.0000 (0 of 6 nominal trials" in result.output
     assert call("certify", tmp_path / "run").exit_code == 1
 
 

@@ -222,7 +222,7 @@ def test_run_command_only_notes_it_for_a_quick_look(tmp_path):
     result = call("run", path, "-o", tmp_path / "run", "--workers", 1, "--seeds", 2)
     assert result.exit_code == 1
     assert "note: this quick look cannot certify its claim: even 2 of 2 would certify only 0.2236" in result.stderr
-    assert "(lower bound 0.2236 from 2 of 2 nominal trials; failure probability 0.05 over 1 claim)." in result.stdout
+    assert "its lower bound is 0.2236 (2 of 2 nominal trials, failure probability 0.05)." in result.stdout
     assert "push/two: 2 of 2 ran all steps." in result.stdout
 
 
@@ -290,7 +290,7 @@ def test_certify_and_run_commands_print_the_endings_below_the_claims(tmp_path):
     first = call("run", path, "-o", tmp_path / "run", "--workers", 1)
     assert first.exit_code == 1
     claim, ending, protocol, _, following = first.output.splitlines()
-    assert "is not certified to be at least 0.5 (lower bound 0.0000 from 0 of 6 nominal trials; " in claim
+    assert "is not certified to be at least 0.5: its lower bound is 0.0000 (0 of 6 nominal trials, " in claim
     assert ending == "push/two: 6 of 6 abstained, first at step 0."
     assert following == f"Next: ccfs report {tmp_path / 'run'}, ccfs audit {tmp_path / 'run'}"
     assert call("certify", tmp_path / "run").output.splitlines() == [claim, ending, protocol]

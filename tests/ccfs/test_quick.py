@@ -72,7 +72,10 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
     never = ccfs.BoxVerifier(low=[5.0], high=[6.0])
     made = ccfs.certify_policy(make(horizon=5), steer, event=ccfs.NoAbstention(horizon=5), trials=7, verifier=never, **CLAIM)  # fmt: skip  # noqa: E501
     assert (made.successes, made.mu) == (0, None)
-    assert ccfs.in_words(made).startswith("Not certified: the probability is at least 0.0000, below 0.5")
+    assert ccfs.in_words(made) == (
+        "The probability is not certified to be at least 0.5: its lower bound is 0.0000 "
+        f"(0 of 7 nominal trials, failure probability {made.delta:g})."
+    )
 
 
 @pytest.mark.parametrize(
