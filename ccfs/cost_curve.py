@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.trajectory import TrajectoryCertificate
 
 __all__ = ["CostCurve", "cost_curve"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.costs import CostStudy
 from ccfs.hashing import canonical_json
-from ccfs.report_numbers import exact_text, lower_text, upper_text
 
 __all__ = ["default_budgets", "document", "in_lines"]
 

@@ -161,7 +161,7 @@ def attack(
     from ccfs.certificates.images import read_counts
     from ccfs.certificates.images.attack import SearchPlan, cohort
     from ccfs.certificates.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-    from ccfs.certificates.images.summary import rounded_down, rounded_up
+    from ccfs.certificates.rounding import lower_text, upper_text
     from ccfs.image_runs import read_run
 
     console = Console()
@@ -205,9 +205,9 @@ def attack(
     broken = inside_sound_radius(endpoints)
     for item in verified:
         console.print(
-            f"image {item.index}: {item.selected} -> {item.target} at distance {rounded_up(item.distance or 0.0)}, "
-            f"inside the substituted radius (at least {rounded_down(item.radius_lower or 0.0)}), certified radius "
-            f"{rounded_down(item.sound_radius)}"
+            f"image {item.index}: {item.selected} -> {item.target} at distance {upper_text(item.distance or 0.0)}, "
+            f"inside the substituted radius (at least {lower_text(item.radius_lower or 0.0)}), certified radius "
+            f"{lower_text(item.sound_radius)}"
         )
     console.print(f"{len(verified)} verified label changes inside substituted radii, {len(broken)} inside sound radii")
     if broken:

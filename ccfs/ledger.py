@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import fraction_lower, fraction_upper
+from ccfs.certificates.rounding import fraction_lower, fraction_upper
 from ccfs.interfaces import Vector
 from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
-from ccfs.report_numbers import exact_text, lower_text
+from ccfs.certificates.rounding import exact_text, lower_text
 
 __all__ = ["shortfall"]
 

@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
 from ccfs.protocol import EventSpec
 from ccfs.protocol_parts import NAME, Name
-from ccfs.report_numbers import exact_text, lower_text
 
-__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "in_words", "round_down"]
+__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "in_words"]
 
 FORMAT = "ccfs-run-certificate-1"
 
@@ -134,15 +134,10 @@ def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
         what += ", on average over the cohort's fixed reset seeds,"
     counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
     counted += f" over {proof.family} claims" if proof.family > 1 else ""
-    lower, target = round_down(proof.p_lower), exact_text(proof.target)
+    lower, target = lower_text(proof.p_lower), exact_text(proof.target)
     if proof.budget is None:
         return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
     return (
         f"{what} is at least {lower} without shift, and stays at least {target} under every causal shift of the "
-        f"proposal centers with total Euclidean budget {round_down(proof.budget)} ({counted})."
+        f"proposal centers with total Euclidean budget {lower_text(proof.budget)} ({counted})."
     )
-
-
-def round_down(value: float) -> str:
-    """Return four decimals, rounded down."""
-    return lower_text(value)

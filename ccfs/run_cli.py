@@ -223,8 +223,8 @@ def _engine(workers: int | None, cluster: str | None) -> Engine:
 
 
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
+    from ccfs.certificates.rounding import lower_text
     from ccfs.report.counts import endings
-    from ccfs.run_certificate import round_down
 
     for document in documents:
         echo(document.sentence)
@@ -232,7 +232,7 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
         for attacked in document.attacks:
             seen = f"{attacked.successes} of {attacked.trials}"
             if attacked.budget is not None and attacked.trials:
-                at = f"certified at least {round_down(proof.lower_at(attacked.budget))} at budget {attacked.budget:g}"
+                at = f"certified at least {lower_text(proof.lower_at(attacked.budget))} at budget {attacked.budget:g}"
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
             echo(f"  under {attacked.attack}: {seen} observed, {at}")

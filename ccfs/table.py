@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.counting import certificate
 from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.report_numbers import lower_text
 from ccfs.trial_lines import event_column, fallback_column
 
 __all__ = ["HEADS", "TableRow", "table_rows", "worst_attack"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import fraction_lower
+from ccfs.certificates.rounding import fraction_lower
 from ccfs.certificates.validated import (
     anytime_root,
     binomial_root,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.gaussian import radius, radius_upper
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision
 
 __all__ = [

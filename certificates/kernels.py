@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from ccfs.certificates import _boxes, checks, gaussian
 from ccfs.certificates.occupancy import BoxUnion
-from ccfs.certificates.schedule import fraction_lower, fraction_upper
+from ccfs.certificates.rounding import fraction_lower, fraction_upper
 
 __all__ = [
     "AnchoredMixture",

@@ -10,22 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.certificates.rounding import fraction_upper
 
 __all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
-
-
-def fraction_upper(value: Fraction) -> float:
-    """Return the least double that is at least `value`."""
-    try:
-        nearest = float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.nextafter(math.inf, 0.0)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
-
-
-def fraction_lower(value: Fraction) -> float:
-    """Return the greatest double that is at most `value`."""
-    return -fraction_upper(-value)
 
 
 def kappa(count: int, rho: float) -> float:

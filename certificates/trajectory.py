@@ -16,7 +16,8 @@ from ccfs.certificates._documents import CertificateError, decode_float, encode_
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.schedule import ProposalSchedule, fraction_upper, kappa, rho_for_multiplier
+from ccfs.certificates.rounding import fraction_upper
+from ccfs.certificates.schedule import ProposalSchedule, kappa, rho_for_multiplier
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
 
 __all__ = [

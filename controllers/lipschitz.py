@@ -17,6 +17,7 @@ from flint import arb, arb_mat
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.validated import exact, lower_float, precision
 from ccfs.controllers._lipschitz_search import Matrix, approximate, multipliers
 from ccfs.controllers.actor import GRID, NumpyActor
@@ -243,6 +244,4 @@ def _coordinates(size: int, coordinates: Sequence[int] | None) -> list[int]:
 
 def _product_upper(norms: list[float]) -> float:
     """Return the product, rounded up."""
-    exactly = math.prod((Fraction(norm) for norm in norms), start=Fraction(1))
-    rounded = float(exactly)
-    return rounded if Fraction(rounded) >= exactly else math.nextafter(rounded, math.inf)
+    return fraction_upper(math.prod((Fraction(norm) for norm in norms), start=Fraction(1)))

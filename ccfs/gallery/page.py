@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from fractions import Fraction
 from html import escape
 from pathlib import Path
 
 from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
+from ccfs.certificates.rounding import lower_text
 from ccfs.gallery.plots import COLOURS, STYLE, event_plot, occupancy_plot, radii_plot, ratio_plot
 from ccfs.gallery.shape import EXAMPLE, Shape
 from ccfs.gallery.study import MOVE, ROUNDING, Study, study
@@ -53,7 +52,7 @@ def _section(found: Study) -> str:
     shape = found.shape
     center = ", ".join(f"{value:g}" for value in shape.center.tolist())
     rows = "\n".join(
-        f'<tr><td>{radius.name}</td><td class="n">{_down(radius.value)}</td>'
+        f'<tr><td>{radius.name}</td><td class="n">{lower_text(radius.value, 6)}</td>'
         f'<td class="{"good" if radius.is_sound else "bad"}">{"sound" if radius.is_sound else "UNSOUND"}</td>'
         f'<td class="why">{escape(radius.reason)}</td></tr>'
         for radius in found.radii
@@ -144,11 +143,3 @@ def _enclosure(quantity: Quantity) -> str:
         return f"{quantity.value.lower} exactly"
     lower, upper = quantity.value.decimals(12)
     return f"[{lower}, {upper}]"
-
-
-def _down(value: float) -> str:
-    """Return six decimals, rounded down: a printed radius must not promise more."""
-    if math.isinf(value):
-        return "∞"
-    millionths = math.floor(Fraction(value) * 10**6)
-    return f"{millionths // 10**6}.{millionths % 10**6:06d}"

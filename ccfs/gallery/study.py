@@ -16,7 +16,7 @@ from ccfs.certificates.event_map import axis_event_slack
 from ccfs.certificates.filtered import joint_mass_radius, substituted_radius
 from ccfs.certificates.kernels import set_diameter
 from ccfs.certificates.occupancy import BoxUnion, EventVerdict
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 from ccfs.gallery.shape import Shape
 
 __all__ = ["MOVE", "ROUNDING", "Maps", "Near", "Radius", "Study", "radii_at", "study"]

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from ccfs.building import build_event, event_references
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import exact_text
 from ccfs.counting import finished_batches
 from ccfs.files.parquet import read_parquet
 from ccfs.outcomes import Outcome
 from ccfs.preflight import needs_cost, needs_goal
 from ccfs.protocol import Arm, AttackSpec, Protocol
 from ccfs.recording import TrajectoryRow
-from ccfs.report_numbers import exact_text
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import Store
 from ccfs.table import TableRow, table_rows

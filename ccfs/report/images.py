@@ -18,11 +18,10 @@ from ccfs.certificates.images.summary import (
     accuracy,
     line,
     retention,
-    rounded_down,
-    rounded_up,
     scaled_thresholds,
     verdicts,
 )
+from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.image_runs import ImageRun, read_run
 
 __all__ = ["write_report"]
@@ -122,7 +121,7 @@ def _image_rows(
                 "selected": "none" if selected is None else images.classes[selected],
                 "is_correct": selected == row.label,
                 "retained": f"{sum(row.estimation.retained) / row.estimation.trials:.3f}",
-                "radii": [rounded_down(item.radius) if item.radius > 0.0 else "abstains" for item in chosen],
+                "radii": [lower_text(item.radius) if item.radius > 0.0 else "abstains" for item in chosen],
             }
         )
     return found
@@ -149,9 +148,9 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
                 "after": _picture(shown),
                 "from": images.classes[item.selected],
                 "to": images.classes[item.target],
-                "distance": rounded_up(item.distance),
-                "radius": rounded_down(item.radius_lower or 0.0),
-                "sound": rounded_down(item.sound_radius),
+                "distance": upper_text(item.distance),
+                "radius": lower_text(item.radius_lower or 0.0),
+                "sound": lower_text(item.sound_radius),
                 "is_inside_sound": item.distance < item.sound_radius,
             }
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.certify import certificate_name
 from ccfs.counting import finished_batches, refuse_changed_events
 from ccfs.executors import Engine, serial_engine
@@ -33,7 +34,7 @@ from ccfs.report.figures import (
 )
 from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
-from ccfs.report_numbers import exact_text, lower_text, rate_text, upper_text
+from ccfs.report_numbers import rate_text
 from ccfs.run_certificate import RunCertificate
 from ccfs.store import RunError, Store
 from ccfs.trace import Trace, traces

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.images._torch import require_torch
 from ccfs.certificates.images.filters import CovarianceProof, everything
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 
 if TYPE_CHECKING:
     from torch import Tensor

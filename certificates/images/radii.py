@@ -12,7 +12,7 @@ from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.images.counting import LabelCounts
 from ccfs.certificates.images.filters import CovarianceProof
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 
 __all__ = ["DIAGNOSTICS", "Rule", "Verdict", "certified_count", "exceeds", "verdict"]
 

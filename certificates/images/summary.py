@@ -10,6 +10,7 @@ from fractions import Fraction
 from ccfs.certificates import checks
 from ccfs.certificates.images.radii import DIAGNOSTICS, Rule, Verdict, certified_count, verdict
 from ccfs.certificates.images.records import CountRow, CountTable
+from ccfs.certificates.rounding import lower_text
 
 __all__ = [
     "JOINT_RULES",
@@ -18,8 +19,6 @@ __all__ = [
     "accuracy",
     "line",
     "retention",
-    "rounded_down",
-    "rounded_up",
     "scaled_thresholds",
     "table_lines",
     "verdicts",
@@ -52,29 +51,7 @@ class Line:
     @property
     def median_shown(self) -> str:
         """The median to four decimals, rounded down: a printed radius is never above the certified one."""
-        return rounded_down(self.median)
-
-
-def rounded_down(radius: float, places: int = 4) -> str:
-    """Return a radius in decimals, rounded down exactly.
-
-    >>> rounded_down(0.29999), rounded_down(0.3)
-    ('0.2999', '0.2999')
-    """
-    if radius == float("inf"):
-        return "inf"
-    whole, rest = divmod(Fraction(radius) * 10**places // 1, 10**places)
-    return f"{whole}.{rest:0{places}d}"
-
-
-def rounded_up(distance: float, places: int = 4) -> str:
-    """Return a distance in decimals, rounded up exactly.
-
-    >>> rounded_up(0.2), rounded_up(0.25)
-    ('0.2001', '0.2500')
-    """
-    whole, rest = divmod(-(-Fraction(distance) * 10**places // 1), 10**places)
-    return f"{whole}.{rest:0{places}d}"
+        return lower_text(self.median)
 
 
 def scaled_thresholds(sigma: float, *radii: str) -> tuple[str, ...]:

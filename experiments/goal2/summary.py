@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _shared import figures
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol import Arm, Protocol
-from ccfs.report_numbers import interval, lower_text, upper_text
+from ccfs.report_numbers import interval
 from ccfs.table import HEADS, TableRow
 
 HERE = records.HERE

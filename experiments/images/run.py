@@ -46,7 +46,7 @@ from ccfs.certificates.images.bandfit import fit_band, retained_fraction
 from ccfs.certificates.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
 from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.summary import accuracy, retention, table_lines, verdicts
-from ccfs.certificates.schedule import fraction_upper
+from ccfs.certificates.rounding import fraction_upper
 
 RESULTS = Path(__file__).resolve().parent / "results"
 DELTA = 0.001

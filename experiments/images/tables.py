@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ccfs.certificates.images.summary import rounded_down, rounded_up
+from ccfs.certificates.rounding import lower_text, upper_text
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -27,7 +27,7 @@ def recertification(stored: dict) -> None:
     print(f"{stored['accuracy_filtered']:.4f}, unfiltered {stored['accuracy_unfiltered']:.4f}.\n")
     reported = [name for name in next(iter(stored["rules"].values())) if name.startswith(">")]
     rows = [
-        [name, f"{row['positive']:.4f}", rounded_down(row["median"]), *(f"{row[key]:.4f}" for key in reported)]
+        [name, f"{row['positive']:.4f}", lower_text(row["median"]), *(f"{row[key]:.4f}" for key in reported)]
         for name, row in stored["rules"].items()
     ]
     table(["calculation", "positive", "median", *reported], rows)
@@ -92,10 +92,10 @@ def attack(stored: dict) -> None:
         [
             str(item["index"]),
             f"{item['selected']} to {item['target']}",
-            rounded_up(item["distance"]),
-            rounded_down(item["radius_lower"]),
+            upper_text(item["distance"]),
+            lower_text(item["radius_lower"]),
             f"{item['distance'] / item['radius_lower']:.3f}",
-            rounded_down(item["sound_radius"]),
+            lower_text(item["sound_radius"]),
         ]
         for item in stored["verified"]
     ]

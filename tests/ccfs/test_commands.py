@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 from ccfs.cli import app
 from ccfs.demo import demo_protocol
 from ccfs.protocol import load_protocol
-from ccfs.report_numbers import lower_text, upper_text
-from ccfs.run_certificate import round_down
 
 ARM = "certificates/steer/four/safe.json"
 
@@ -164,18 +162,6 @@ def test_demo_exits_1_when_a_claim_is_not_certified_and_still_writes_the_report(
     assert result.exit_code == 1
     assert "is not certified to be at least 0.9" in result.output
     assert (tmp_path / "run" / "report.html").is_file()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(6e-5, "0.0000"), (0.0, "0.0000"), (-0.0, "0.0000"), (-1e-9, "-0.0001"), (0.96669, "0.9666"), (0.5, "0.5000")],
-)
-def test_round_down_never_rounds_up_and_gives_zero_no_sign(value, text):
-    assert round_down(value) == lower_text(value) == text
-
-
-def test_upper_text_gives_zero_no_sign():
-    assert (upper_text(-1e-9), upper_text(-0.0), upper_text(1e-9)) == ("0.0000", "0.0000", "0.0001")
 
 
 def test_import_of_the_package_is_light():

@@ -12,10 +12,10 @@ from toy_protocol import text
 from typer.testing import CliRunner
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli import app
 from ccfs.manifest import write_manifest
-from ccfs.report_numbers import lower_text
 from ccfs.schedules import ProposalSchedule
 from ccfs.store import RunError, Store
 from ccfs.table import table_rows, worst_attack

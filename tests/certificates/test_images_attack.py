@@ -28,7 +28,7 @@ from ccfs.certificates.images.int8 import quantized
 from ccfs.certificates.images.models import folded
 from ccfs.certificates.images.networks import ARCHITECTURES, build
 from ccfs.certificates.images.radii import Rule, verdict
-from ccfs.certificates.images.summary import line, rounded_down, rounded_up, scaled_thresholds, table_lines, verdicts
+from ccfs.certificates.images.summary import line, scaled_thresholds, table_lines, verdicts
 
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
@@ -190,18 +190,6 @@ def test_summary_lines_count_every_image(tmp_path):
     mixed = verdict(Rule.EXPLICIT, table.rows[0].selection, table.rows[0].estimation, sigma=SIGMA, delta=0.001)
     with pytest.raises(ValueError, match="one rule"):
         line([found[0], mixed], [0, 0], ["0.1"], strict=True)
-
-
-@pytest.mark.parametrize(("radius", "shown"), [(0.3, "0.2999"), (1.25, "1.2500"), (0.0, "0.0000"), (math.inf, "inf")])
-def test_printed_radius_is_never_above_the_certified_one(radius, shown):
-    assert rounded_down(radius) == shown
-
-
-@pytest.mark.parametrize(
-    ("distance", "shown"), [(0.2, "0.2001"), (0.25, "0.2500"), (1.99995, "2.0000"), (0.0, "0.0000")]
-)
-def test_printed_distance_is_never_below_the_measured_one(distance, shown):
-    assert rounded_up(distance) == shown
 
 
 def test_thresholds_scale_exactly_with_sigma():

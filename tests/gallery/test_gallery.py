@@ -238,15 +238,6 @@ def test_page_with_witnesses_shows_their_proofs():
     assert "[0.190855207763, 0.190855207764]" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.1234569, "0.123456"), (0.0, "0.000000"), (12.0, "12.000000"), (math.inf, "∞")]
-)
-def test_page_rounds_radii_down(value, shown):
-    assert page._down(value) == shown
-    below = np.nextafter(0.123457, 0.0)
-    assert page._down(float(below)) == "0.123456"
-
-
 def test_witness_command_writes_the_page_of_a_shape(tmp_path):
     drawn = tmp_path / "shape.toml"
     left, right = "low = [-inf]\nhigh = [-1.0]\nlabel = 0", "low = [1.0]\nhigh = [inf]\nlabel = 1"

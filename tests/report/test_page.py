@@ -9,14 +9,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from toy_protocol import contents, protocol
 from typer.testing import CliRunner
 
 from ccfs.audit import audit
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import certify_event
 from ccfs.certify import certify
 from ccfs.cli import app
@@ -26,7 +25,7 @@ from ccfs.report.counts import sources
 from ccfs.report.drawings import Disc, Panel, PathGroup, drawing_for, totals
 from ccfs.report.figures import drawing_figure, observed
 from ccfs.report.page import render, write_report
-from ccfs.report_numbers import exact_text, interval, lower_text, upper_text
+from ccfs.report_numbers import interval
 from ccfs.rollouts import run
 from ccfs.run_certificate import AttackedCount
 from ccfs.schedules import ProposalSchedule
@@ -78,20 +77,6 @@ class _Page(HTMLParser):
     @property
     def text(self):
         return " ".join(" ".join(self.words).split())
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 6))
-def test_texts_round_against_us(value, decimals):
-    low, high = lower_text(value, decimals), upper_text(value, decimals)
-    unit = Fraction(1, 10**decimals)
-    assert Fraction(value) - unit < Fraction(low) <= Fraction(value) <= Fraction(high) < Fraction(value) + unit
-    assert float(exact_text(value)) == value
-
-
-def test_texts_refuse_nan_and_show_infinity():
-    with pytest.raises(ValueError, match="`value`"):
-        lower_text(float("nan"))
-    assert (lower_text(float("inf")), upper_text(float("-inf"))) == ("∞", "-∞")
 
 
 @pytest.mark.parametrize(("bound", "successes"), [(bound, s) for bound in Bound for s in (0, 1, 7, 20)])
