@@ -5,16 +5,23 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPED := build/typed
 MODERN := .venv-modern
+CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
 # The parts that touch Gymnasium and Stable-Baselines3, run again on their newest releases.
 MODERN_TESTS := $(addprefix tests/ccfs/test_,wrapper.py program.py events.py trace.py shifts.py ledger.py) \
 	tests/certificates/test_trajectory.py tests/certificates/test_validated.py
 
+# The parts that need no extra.
+CORE_TESTS := $(filter-out tests/certificates/test_images_%,$(wildcard tests/certificates/test_*.py)) \
+	$(addprefix tests/ccfs/test_,audit.py cost_curve.py costs.py events.py hostile.py interrupt.py ledger.py preflight.py \
+	program.py quick.py rollouts.py shifts.py soundness.py streams.py trace.py wrapper.py) \
+	tests/envs/test_chain.py tests/envs/test_corridor.py tests/test_doctests.py
+
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table test lint types modern unit bench train clean
+.PHONY: help setup demo table test quick lint format format-check types modern core unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,8 +47,17 @@ table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32
 
 test: lint types modern unit ## lint, type-check and run all tests
 
+quick: lint ## lint and the fast tests, in less than a minute
+	$(BIN)/python -m pytest -q -m "not slow"
+
 lint: $(READY) ## ruff
 	$(BIN)/ruff check .
+
+format: $(READY) ## write every file in the one form
+	$(BIN)/ruff format .
+
+format-check: $(READY) ## name the files that are not in that form
+	$(BIN)/ruff format --check .
 
 # mypy cannot follow the folder mapping of an editable install, so it checks an installed copy.
 $(TYPED)/.ready: $(READY) $(SOURCES)
@@ -62,6 +78,13 @@ $(MODERN)/.ready: requirements-modern.txt pyproject.toml
 modern: $(MODERN)/.ready ## the wrapper's tests on the newest Gymnasium and Stable-Baselines3
 	$(MODERN)/bin/python -m pytest -q --durations=0 --durations-min=5 $(MODERN_TESTS)
 
+# A stale build folder would be installed too. The tests start elsewhere, because `ccfs` here would shadow the installed one.
+core: ## the package alone, without torch and MuJoCo, and its tests (PYTHON=python3.13; 3.10 to 3.13)
+	@rm -rf build/lib build/bdist.*
+	$(PYTHON) -m venv --clear $(CORE)
+	$(CORE)/bin/python -m pip install -q . pytest hypothesis mpmath
+	cd $(CORE) && bin/pytest -q -c ../pyproject.toml -m "not extras" $(addprefix ../,$(CORE_TESTS))
+
 unit: $(READY) ## pytest alone
 	$(BIN)/python -m pytest -q
 
@@ -75,4 +98,4 @@ train: $(READY) ## train the shipped controllers to the plan's last milestone (i
 	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(MODERN) build dist *.egg-info
+	rm -rf $(VENV) $(MODERN) $(CORE) build dist *.egg-info

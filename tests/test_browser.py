@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 PAGE = """<!doctype html><title>t</title><body><p id="told"></p><script>
 const dark = matchMedia("(prefers-color-scheme: dark)").matches;
 document.getElementById("told").textContent = `${dark ? "dark" : "light"} ${innerWidth}`;

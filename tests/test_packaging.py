@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 MAPPED = {"ccfs": "ccfs", "certificates": "ccfs/certificates", "controllers": "ccfs/controllers", "envs": "ccfs/envs"}
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")

@@ -35,6 +35,7 @@ from ccfs.protocol_parts import (
 from ccfs.protocol_seeds import SeedRange, TrialsSpec, UsedProtocol, UsedRange
 from ccfs.toml import read_toml
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
 SECTIONS = {

@@ -93,6 +93,7 @@ def mutations(rng, files):
             yield name, bytes(changed)
 
 
+@pytest.mark.slow
 def test_audit_misses_none_of_600_mutations(store):
     files = contents(store.root)
     stream = mutations(random.Random(4), files)
@@ -159,6 +160,7 @@ def changed_first(rows, **values):
     return [dataclasses.replace(rows[0], **values), *rows[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -178,6 +180,7 @@ def test_audit_finds_forged_steps_behind_new_hashes(store, change, message):
     assert all("steer/four/nominal/batch-00001.parquet:" in fault for fault in faults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -9,6 +9,8 @@ from toy_protocol import contents, protocol
 from ccfs.executors import cluster_engine, serial_engine
 from ccfs.rollouts import run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of a worker that is killed on purpose
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -31,6 +31,7 @@ def test_cost_curve_expected_cost_by_hand():
     assert curve.lower_at(10.0, budget=5.0) == 1.0
 
 
+@pytest.mark.slow
 @given(
     tail=st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3),
     budget=st.floats(0.0, 0.5),

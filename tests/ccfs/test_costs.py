@@ -69,6 +69,7 @@ def test_costs_expected_upper_is_the_sum_of_the_cells(paid):
         assert curve.expected_upper(budget=0.05) == pytest.approx(by_hand, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_costs_trajectories_that_end_early_or_tell_no_cost_count_against_us(tmp_path):
     for name, arguments in (("crash", {"crash_at": 3}), ("silent", {"silent_at": 3}), ("short", {"steps": 3})):
         _, store = priced(tmp_path, name, **arguments)

@@ -17,6 +17,7 @@ from ccfs.executors import Engine, process_engine, serial_engine
 from ccfs.pool import Pool
 from ccfs.rollouts import run
 
+pytestmark = pytest.mark.slow
 COMMAND = (sys.executable, "-c", "from ccfs.cli import app; app()", "run")
 SLOW = ('make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Slow"')
 

@@ -18,6 +18,7 @@ from ccfs.rollouts import run
 from ccfs.store import RunError
 from ccfs.tables import step_rows, trajectory_rows
 
+pytestmark = pytest.mark.slow
 ABSTAINS = {
     "fallback": (
         'make = "ccfs.components:CenterFallback"\nunverified = true',

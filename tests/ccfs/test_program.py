@@ -100,6 +100,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 blocks = st.lists(st.tuples(numbers, numbers), min_size=1, max_size=5).map(lambda rows: np.array(rows))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     block=blocks,

@@ -52,6 +52,7 @@ def test_run_again_changes_nothing(reference, tmp_path):
     assert contents(tmp_path / "run") == files
 
 
+@pytest.mark.slow
 def test_run_in_processes_gives_the_same_bytes(reference, tmp_path):
     made, files = reference
     seen = []
@@ -258,6 +259,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_run_survives_kill_at_twenty_random_moments(tmp_path):
     made = protocol(tmp_path, trials=40)
     run(made, tmp_path / "whole", serial_engine(), where="p")
@@ -274,6 +276,7 @@ ANYTIME = {
 }
 
 
+@pytest.mark.slow
 def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
     made = protocol(tmp_path, trials=400, **ANYTIME)
     store = run(made, tmp_path / "serial", serial_engine(), where="p")
@@ -299,6 +302,7 @@ def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
         assert not is_enough(made, arm, counts, 400)
 
 
+@pytest.mark.slow
 def test_run_stopping_time_does_not_depend_on_the_engine(tmp_path):
     made = protocol(tmp_path, trials=400, **ANYTIME)
     run(made, tmp_path / "serial", serial_engine(), where="p")
@@ -306,6 +310,7 @@ def test_run_stopping_time_does_not_depend_on_the_engine(tmp_path):
     assert contents(tmp_path / "serial") == contents(tmp_path / "processes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_run_that_is_refused_leaves_a_finished_run_as_it_was(reference, tmp_path, is_missing):
     made, files = reference
@@ -329,6 +334,7 @@ def test_run_that_is_refused_leaves_a_finished_run_as_it_was(reference, tmp_path
     assert contents(root) == files
 
 
+@pytest.mark.slow
 def test_run_removes_the_manifest_before_it_writes_a_batch(reference, tmp_path, monkeypatch):
     made, _ = reference
     root = tmp_path / "run"

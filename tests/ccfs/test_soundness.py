@@ -6,6 +6,7 @@ import math
 
 import gymnasium
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -23,6 +24,7 @@ from ccfs.streams import Streams
 from ccfs.trial import StopRule, run_trial
 from ccfs.wrapper import ProposalWrapper
 
+pytestmark = pytest.mark.slow
 TRIALS, DELTA = 120, 1e-6
 
 

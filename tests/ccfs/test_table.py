@@ -21,6 +21,8 @@ from ccfs.store import RunError, Store
 from ccfs.table import table_rows, worst_attack
 from ccfs.trial_lines import trial_lines
 
+pytestmark = pytest.mark.slow
+
 # Counts and printed results of the paper's table: safe, p_L, B_cert, L at B = 0.02.
 PAPER = [
     ("one", 211, 0.694, 0.0989, 0.657),

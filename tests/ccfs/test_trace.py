@@ -81,6 +81,7 @@ def test_tables_round_trip_and_are_deterministic():
     assert shift_rows(read_parquet(parquet_bytes(shift_table(recorder.shifts, 2)))) == recorder.shifts
 
 
+@pytest.mark.extras
 def test_tables_are_readable_without_us(tmp_path):
     import pandas
 

@@ -49,6 +49,7 @@ def test_wrapper_passes_check_env(dtype):
         check_env(wrap(Line(dtype=dtype)), skip_render_check=True)
 
 
+@pytest.mark.extras
 def test_wrapper_passes_the_check_env_of_stable_baselines3():
     from stable_baselines3.common.env_checker import check_env as sb3_check
 
@@ -57,6 +58,7 @@ def test_wrapper_passes_the_check_env_of_stable_baselines3():
         sb3_check(wrap(Line(dtype=np.float32, steps=10)))
 
 
+@pytest.mark.extras
 def test_wrapper_works_in_evaluate_policy_and_vec_env():
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.monitor import Monitor
@@ -77,6 +79,7 @@ def test_wrapper_works_in_evaluate_policy_and_vec_env():
     assert infos[0]["ccfs"]["source"] == "proposal"
 
 
+@pytest.mark.extras
 def test_wrapper_copies_in_a_vec_env_do_not_share_their_noise():
     from stable_baselines3.common.vec_env import DummyVecEnv
 

@@ -46,6 +46,7 @@ def poisson_binomial(probabilities: list[Fraction]) -> list[Fraction]:
     return law
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("trials", [1, 2, 3, 7, 20, 60])
 def test_clopper_pearson_lower_tail_is_at_most_delta_and_next_double_exceeds_it(trials: int, delta: float) -> None:
@@ -82,6 +83,7 @@ def test_clopper_pearson_lower_is_the_safe_neighbour_at_large_counts(successes: 
         assert tail(math.nextafter(math.nextafter(bound, 1.0), 1.0)) > arb(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("delta", [0.9, 0.37, 0.05, 0.001])
 def test_lower_bounds_cover_iid_trials_by_enumeration(bound, delta: float) -> None:
@@ -92,6 +94,7 @@ def test_lower_bounds_cover_iid_trials_by_enumeration(bound, delta: float) -> No
             assert sum(mass for s, mass in enumerate(law) if Fraction(issued[s]) > p) <= Fraction(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [hoeffding_lower, cohort_lower])
 @given(
     probabilities=st.lists(st.fractions(0, 1, max_denominator=60), min_size=1, max_size=7),
@@ -137,6 +140,7 @@ def test_cohort_lower_lies_between_hoeffding_and_clopper_pearson(trials: int, da
         assert cohort >= hoeffding_lower(successes, trials, delta=delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [Fraction(1, 2), Fraction(9, 10), Fraction(1, 20)])
 @pytest.mark.parametrize("delta", [0.5, 0.05])
 def test_anytime_lower_holds_at_all_times_by_exact_recursion(p: Fraction, delta: float) -> None:
@@ -179,6 +183,7 @@ def test_anytime_lower_is_the_safe_neighbour_of_mpmath(successes: int, trials: i
         assert ratio(math.nextafter(math.nextafter(bound, 1.0), 1.0)) < 1 / mpmath.mpf(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", BOUNDS)
 @given(st.integers(1, 200), st.data(), st.floats(1e-12, 0.9))
 def test_lower_bounds_grow_with_successes_and_with_delta(bound, trials: int, data, delta: float) -> None:
@@ -243,6 +248,7 @@ def test_winner_pvalue_reproduces_the_paper(winner: int, competitor: int, printe
     assert winner_pvalue(winner, competitor) == pytest.approx(printed, rel=5e-3)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_winner_pvalue_is_just_above_the_exact_tail(winner: int, competitor: int) -> None:
     tail = upper_tail(winner, winner + competitor, Fraction(1, 2))

@@ -50,6 +50,7 @@ def truth(order: float, p: float, q: float) -> mpmath.mpf:
     return -mpmath.log(1 - p - q + 2 * mean)
 
 
+@pytest.mark.slow
 @given(ORDERS, pairs())
 def test_cost_is_just_below_mpmath(order: float, pair: tuple[float, float]) -> None:
     assume(pair[0] < 1.0)
@@ -60,6 +61,7 @@ def test_cost_is_just_below_mpmath(order: float, pair: tuple[float, float]) -> N
         assert exact - value <= 4e-16 * abs(exact) + 1e-45
 
 
+@pytest.mark.slow
 @given(pairs())
 def test_forward_kl_cost_is_just_below_mpmath(pair: tuple[float, float]) -> None:
     value = forward_kl_cost(*pair)
@@ -112,6 +114,7 @@ def test_cost_grows_with_p_and_falls_with_q(order: float, pair: tuple[float, flo
     assert cost(order, p, min(q + step, 1.0)) <= cost(order, p, q)
 
 
+@pytest.mark.slow
 @given(pairs(), st.floats(0.01, 5.0), st.floats(0.1, 4.0), st.floats(0.01, 10.0) | st.just(math.inf))
 def test_renyi_is_at_least_reverse_and_reverse_at_least_forward(pair, sigma, ratio, ball) -> None:
     premise = {"sigma": sigma, "covariance_ratio": ratio, "ball": ball}

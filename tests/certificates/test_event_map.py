@@ -15,6 +15,7 @@ BANDS = BoxUnion([[-np.inf, -1.0], [-np.inf, 0.9]], [[np.inf, -0.9], [np.inf, 1.
 ROOM = BoxUnion([[0.0, 0.0], [0.4, 0.0]], [[0.4, 1.0], [1.0, 1.0]], 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boxes", [L_SHAPE, BANDS, ROOM])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -73,6 +73,7 @@ MASSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masses", MASSES)
 @pytest.mark.parametrize("rule", RULES)
 def test_counts_certificates_cover_by_enumeration(rule, masses: list[Fraction]) -> None:
@@ -256,6 +257,7 @@ def test_no_label_change_inside_the_joint_radius_of_random_planar_filters(seed: 
             assert box_masses(lows, highs, moved, sigma).argmax() == top
 
 
+@pytest.mark.slow
 def test_certify_counts_end_to_end_on_the_confidence_filter() -> None:
     """Seeded, 2,000 runs: a certified radius beyond the true boundary at delta = 0.2 in more than 20% would be unsound.
 
@@ -291,6 +293,7 @@ def test_joint_mass_radius_upper_bounds_the_radius_from_the_other_side() -> None
     assert joint_mass_radius_upper(0.2, 0.4, 1.0) == 0.0
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 300), min_size=2, max_size=5), st.integers(0, 300), st.floats(1e-6, 0.5))
 def test_more_confidence_never_gives_a_larger_radius(counts: list[int], rejected: int, delta: float) -> None:
     if sum(counts) + rejected == 0:

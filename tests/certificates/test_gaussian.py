@@ -31,18 +31,21 @@ def is_just_below(value: float, truth: mpmath.mpf) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(PROBABILITIES, SHIFTS)
 def test_event_lower_is_just_below_the_truth(p: float, mu: float) -> None:
     with mpmath.workdps(60):
         assert is_just_below(event_lower(p, mu), mpmath.ncdf(quantile(p) - mpmath.mpf(mu)))
 
 
+@pytest.mark.slow
 @given(PROBABILITIES, SHIFTS)
 def test_event_upper_is_just_above_the_truth(p: float, mu: float) -> None:
     with mpmath.workdps(60):
         assert is_just_below(-event_upper(p, mu), -mpmath.ncdf(quantile(p) + mpmath.mpf(mu)))
 
 
+@pytest.mark.slow
 @given(PROBABILITIES, PROBABILITIES, st.floats(1e-6, 1e6))
 def test_radius_is_just_below_the_truth_and_radius_upper_just_above(a: float, b: float, sigma: float) -> None:
     lower, upper = radius(a, b, sigma), radius_upper(a, b, sigma)
@@ -69,6 +72,7 @@ def test_divergences_are_just_above_the_truth(mu: float, order: float) -> None:
     assert kl(mu) == renyi(mu, 1.0)
 
 
+@pytest.mark.slow
 @given(PROBABILITIES, SHIFTS)
 def test_event_round_trip_stays_on_the_safe_side(p: float, mu: float) -> None:
     assert event_upper(event_lower(p, mu), mu) <= p * (1 + 1e-12) + 1e-300 or event_lower(p, mu) == 0.0
@@ -76,11 +80,13 @@ def test_event_round_trip_stays_on_the_safe_side(p: float, mu: float) -> None:
     assert event_lower(p, mu) <= 1.0 - event_upper(1.0 - p, mu) + 1e-9
 
 
+@pytest.mark.slow
 @given(PROBABILITIES, SHIFTS, SHIFTS)
 def test_event_lower_falls_with_the_shift(p: float, mu: float, more: float) -> None:
     assert event_lower(p, mu + more) <= event_lower(p, mu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), [(1 - 2**-53, 0.5), (0.5, 1e-30), (1 - 2**-53, 5e-324), (0.3, 5e-324)])
 def test_radius_is_finite_and_just_below_the_truth_at_the_ends(a: float, b: float) -> None:
     with mpmath.workdps(60):

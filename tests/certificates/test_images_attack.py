@@ -30,6 +30,7 @@ from ccfs.certificates.images.networks import ARCHITECTURES, build
 from ccfs.certificates.images.radii import Rule, verdict
 from ccfs.certificates.images.summary import line, scaled_thresholds, table_lines, verdicts
 
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
 SIGMA = 0.5

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from ccfs.certificates.images import data, read_counts
 from ccfs.cli import app
 
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 runner = CliRunner()
 

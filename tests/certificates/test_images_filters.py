@@ -60,6 +60,7 @@ def test_band_gives_the_same_answer_for_channels_last_images():
     assert torch.equal(rule.before(proposals), rule.before(proposals.contiguous(memory_format=torch.channels_last)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("shift", [0.0, 0.7, -1.5])
 def test_band_covariance_is_below_its_proof_at_every_center_tried(count, shift):

@@ -23,6 +23,7 @@ from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
 from ccfs.certificates.images.resnet import cifar_resnet
 
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
 

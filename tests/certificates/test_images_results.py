@@ -18,6 +18,7 @@ from ccfs.certificates.images.models import ZOO
 from ccfs.certificates.images.smoother import pair_error_upper
 from ccfs.certificates.images.summary import retention, table_lines, verdicts
 
+pytestmark = pytest.mark.slow
 STUDIES = Path(__file__).resolve().parents[2] / "experiments" / "images"
 RESULTS = STUDIES / "results"
 NETWORKS = sorted(path.name for path in RESULTS.iterdir() if path.is_dir())

@@ -29,6 +29,7 @@ from ccfs.certificates.images import (
 from ccfs.certificates.images.counting import Counter, as_center
 from ccfs.certificates.images.smoother import pair_error_upper
 
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
 SIGMA = 0.5

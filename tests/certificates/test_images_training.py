@@ -14,6 +14,7 @@ import torch
 
 from ccfs.certificates.images import ImageSet, load_shipped
 
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
 SCRIPT = Path(__file__).resolve().parents[2] / "experiments" / "images" / "train.py"

@@ -38,6 +38,7 @@ unit = st.floats(0.0, 1.0)
 scales = st.floats(1e-3, 1e3)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(p=unit, q=unit, sigma=scales, diameter=st.floats(0.0, 1e3), tau=unit)
 def test_anchored_radius_is_the_greatest_double_below_the_exact_value(p, q, sigma, diameter, tau) -> None:
@@ -174,6 +175,7 @@ def _first_change(label_probabilities, center: np.ndarray, directions: np.ndarra
 CIRCLE = np.stack([np.cos(np.linspace(0, 2 * np.pi, 24)), np.sin(np.linspace(0, 2 * np.pi, 24))], axis=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.2, 0.5, 0.9])
 def test_fixed_mixture_boundaries_are_never_inside_the_radius(weight: float) -> None:
     mixture = FixedMixture(components=LSHAPE, weights=np.array([weight, 1.0 - weight]))
@@ -199,6 +201,7 @@ def test_fixed_mixture_keeps_what_conditioning_loses() -> None:
     assert mixture.label_probabilities([5.0], TAILS, [0, 1]) == pytest.approx(shares, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [0.0, 0.3, 1.0])
 def test_anchored_mixture_boundaries_are_never_inside_the_radius(tau: float) -> None:
     positive = 0
@@ -227,6 +230,7 @@ def test_anchored_mixture_has_its_two_ends() -> None:
     assert np.array_equal(batch[1], free.weights(center))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
 def test_anchored_mixture_kl_stays_below_its_bound(tau: float) -> None:
     """KL of the mixtures: components are disjoint, so it is the KL of the weights plus the weighted KL inside them."""

@@ -13,6 +13,7 @@ from scipy.integrate import dblquad, quad
 
 from ccfs.certificates.occupancy import BoxUnion
 
+pytestmark = pytest.mark.slow
 INF = math.inf
 LSHAPE = BoxUnion([[0.0, 0.0], [0.0, 0.5]], [[1.0, 0.5], [0.5, 1.0]], 0.15)
 L_A, L_B = [0.65, 0.49], [0.66, 0.49]

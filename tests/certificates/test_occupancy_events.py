@@ -16,6 +16,7 @@ from ccfs.certificates._boxes import is_one_box
 from ccfs.certificates._event_lattice import _convolved
 from ccfs.certificates.occupancy import BoxUnion, EventVerdict
 
+pytestmark = pytest.mark.slow
 INF = math.inf
 LSHAPE = BoxUnion([[0.0, 0.0], [0.0, 0.5]], [[1.0, 0.5], [0.5, 1.0]], 0.15)
 L_A, L_B = [0.65, 0.49], [0.66, 0.49]

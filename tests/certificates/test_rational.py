@@ -102,6 +102,7 @@ def _oracle_precision():
         ctx.prec = before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CASES))
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
@@ -115,6 +116,7 @@ def test_rational_functions_contain_mpmath_value(name, data):
         assert image.contains(function(end))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MONOTONE)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
@@ -153,6 +155,7 @@ def test_rational_functions_agree_with_arb_both_ways(name, argument):
     assert loose.contains(enclosure)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(p=st.fractions(min_value=Fraction(1, 10**12), max_value=1 - Fraction(1, 10**12), max_denominator=10**13))
 def test_normal_quantile_brackets_mpmath_root(p):
@@ -162,6 +165,7 @@ def test_normal_quantile_brackets_mpmath_root(p):
     assert enclosure.width * 10**44 <= abs(enclosure.lower)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(pair=intervals("1/1000", "999/1000"))
 def test_normal_quantile_of_interval_covers_both_ends(pair):
@@ -342,6 +346,7 @@ def test_interval_is_frozen():
         Interval.of(1).lower = Fraction(0)  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(left=intervals("-10", "10"), right=intervals("-10", "10"))
 def test_interval_arithmetic_contains_every_pointwise_result(left, right):
@@ -363,6 +368,7 @@ def test_interval_arithmetic_contains_every_pointwise_result(left, right):
         assert (x / b).contains(x / y)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(pair=intervals("-10", "10"), bits=st.integers(min_value=1, max_value=80))
 def test_interval_rounding_is_outward_small_and_close(pair, bits):
@@ -378,6 +384,7 @@ def test_interval_rounding_is_outward_small_and_close(pair, bits):
         assert odd.bit_length() <= bits + 1
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(pair=intervals("-10", "10"), places=st.integers(min_value=0, max_value=30))
 def test_interval_decimals_are_outward_by_less_than_one_unit(pair, places):

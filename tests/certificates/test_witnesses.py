@@ -106,6 +106,7 @@ def test_confidence_filter_contains_mpmath():
     assert contains_mpmath(witness.substituted_radius, mpmath.sqrt(2) * mpmath.erfinv(2 * top - 1))
 
 
+@pytest.mark.slow
 def test_l_shape_contains_mpmath_quadrature():
     """Integrates the densities themselves: shares no closed form with the code under test."""
     witness = l_shape()
@@ -258,6 +259,7 @@ def test_two_band_quantile_radii_agree_with_arb_through_the_cdf(name):
     assert arb_cdf(as_arb(high + 2 * witness.joint_mass_radius.upper)) > masses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "field"),
     [(name, field.name) for name, make in WITNESSES.items() for field in fields(make()) if field.type == "Interval"],
@@ -268,6 +270,7 @@ def test_witness_interchanged_endpoints_are_refused(name, field):
         replace(enclosure, lower=enclosure.upper, upper=enclosure.lower)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "field", "value", "claim"),
     [

@@ -26,6 +26,7 @@ from ccfs.controllers import (
 from ccfs.controllers.sb3_adapter import normalizer_from_sb3
 from ccfs.controllers.torch_adapter import TorchController
 
+pytestmark = pytest.mark.slow
 OBSERVATIONS = np.random.default_rng(8).normal(0.0, 2.0, size=(40, 6)).astype(np.float32)
 
 

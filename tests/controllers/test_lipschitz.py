@@ -21,6 +21,8 @@ from ccfs.controllers.lipschitz import (
     spectral_norm_upper,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def normalizer(size, std=1.0, clip=5.0):
     return FrozenNormalizer(mean=np.zeros(size), std=np.full(size, std), clip=np.float32(clip))

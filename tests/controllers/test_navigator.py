@@ -14,6 +14,7 @@ from ccfs.controllers.navigator.controller import VERSION
 from ccfs.envs import make
 from ccfs.interfaces import Controller
 
+pytestmark = pytest.mark.slow
 TASK = "SafetyPointGoal2-v0"
 
 

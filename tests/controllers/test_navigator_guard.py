@@ -27,6 +27,7 @@ from ccfs.program import CausalProgram, FallbackEntry
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 
+pytestmark = pytest.mark.slow
 TASK = "SafetyPointGoal2-v0"
 NOTHING = np.zeros(2)
 FREE = {"share": 0.0, "reserve": 0}

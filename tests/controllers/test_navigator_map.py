@@ -16,6 +16,7 @@ from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH
 from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.envs import make
 
+pytestmark = pytest.mark.slow
 TASK = "SafetyPointGoal2-v0"
 polar = st.tuples(st.floats(0.3, 3.5), st.floats(0.0, 6.28))
 

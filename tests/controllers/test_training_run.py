@@ -19,6 +19,7 @@ from ccfs.controllers.training.runner import run_plan
 from ccfs.controllers.training.seeds import EVALUATION_SEED_LIMIT, reset_seeds
 from ccfs.controllers.training.state import CURVE, TrainingState
 
+pytestmark = pytest.mark.slow
 SMALL = {
     "environments": 4, "steps_per_epoch": 200, "total_steps": 2_000, "update_iterations": 3, "hidden_sizes": (8,),
     "batch_size": 32, "episode_window": 10,

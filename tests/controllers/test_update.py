@@ -12,6 +12,7 @@ from ccfs.controllers.training.multiplier import Multiplier
 from ccfs.controllers.training.networks import ACTOR, Adam, Layout, log_density
 from ccfs.controllers.training.update import Batch, update
 
+pytestmark = pytest.mark.slow
 LAYOUT = Layout(observation_size=7, action_size=2, hidden_sizes=(16, 12))
 STEPS = 200
 

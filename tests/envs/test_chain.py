@@ -48,6 +48,7 @@ def run(spec, schedule, trials, adversary=None, limit=0.0):
     return sum(holds(event, trace) for trace in traces(trajectory_table(rows), step_table(steps, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("state", [0, 1, 2, 3])
 @pytest.mark.parametrize("shift", [0.0, 0.35])
@@ -73,6 +74,7 @@ def test_chain_step_law_is_a_law_and_matches_drawing(schedule, state, shift):
         assert abs(truth - found) <= 5.0 * math.sqrt(max(truth * (1.0 - truth), 1.0 / trials) / trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [SPEC, HARD], ids=["retreats", "abstains"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_chain_theorem_lies_below_the_solved_adversary(spec, schedule):
@@ -89,6 +91,7 @@ def test_chain_theorem_lies_below_the_solved_adversary(spec, schedule):
     assert previous < nominal - 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [SPEC, HARD], ids=["retreats", "abstains"])
 @pytest.mark.parametrize("schedule", [SCHEDULES[0], SCHEDULES[2]], ids=["one", "four"])
 def test_chain_runtime_gives_the_solved_probabilities_and_the_certificate_holds(spec, schedule):

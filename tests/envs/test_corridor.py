@@ -49,6 +49,7 @@ def block_means(schedule, rng, trials):
     return schedule.sigma * (math.sqrt(schedule.rho) * shared + math.sqrt(1.0 - schedule.rho) * own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("budget", [0.0, 0.05, 0.2])
 def test_corridor_worst_adversary_attains_the_certificate(schedule, budget):
@@ -61,6 +62,7 @@ def test_corridor_worst_adversary_attains_the_certificate(schedule, budget):
     assert abs(passed.mean() - truth) <= 5.0 * math.sqrt(truth * (1.0 - truth) / TRIALS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_corridor_certificate_is_never_violated_and_is_tight(schedule):
     # False-alarm rate 1e-6 for each schedule: the certificate's own delta.
@@ -113,6 +115,7 @@ def test_corridor_runtime_and_vectorised_simulation_agree(schedule):
     assert (row.first_cost_step is None) == (row.goal_step is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [

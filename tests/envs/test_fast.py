@@ -12,7 +12,10 @@ from ccfs.envs.fast import Builder, FastBuilder, LightBuilder
 from ccfs.envs.selftest import same_bits
 
 # NumPy's word on how stock reads a joint number, in every robot but Point.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning"),
+]
 
 # Each task with a seed whose first 115 steps hold a cost and, but for Push, a goal.
 SEEDS = {

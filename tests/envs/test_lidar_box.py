@@ -85,6 +85,7 @@ def test_lidar_box_refuses_distances_that_are_none(name, value):
         LidarBox(**{name: value})
 
 
+@pytest.mark.slow
 def test_lidar_box_keeps_a_straight_runner_off_what_is_ahead():
     """On real observations: full thrust is refused before each contact with an object ahead at speed."""
     env = make("SafetyPointGoal2-v0")

@@ -16,6 +16,8 @@ from ccfs.envs.fast import LightBuilder
 from ccfs.envs.registration import builder_of
 from ccfs.envs.selftest import same_bits
 
+pytestmark = pytest.mark.slow
+
 
 def run(code, **environment):
     variables = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "DISPLAY")}

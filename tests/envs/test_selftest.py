@@ -15,7 +15,10 @@ from ccfs.envs.registration import builder_of
 from ccfs.envs.selftest import DifferenceError, first_difference, same_bits
 
 # NumPy's word on how stock reads a joint number, in every robot but Point.
-pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning"),
+]
 
 
 # What stock's tasks of levels 0, 1 and 2 can charge, read from their sources; a goal is in each.

@@ -47,6 +47,7 @@ def test_vector_equals_separate_environments_with_one_reset_an_episode():
             assert step.episodes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [1, LIMIT, LIMIT + 4])
 def test_state_continues_bit_for_bit_anywhere(pause, tmp_path):
     script = actions(3 * LIMIT)

@@ -12,6 +12,7 @@ from ccfs.envs.fast import LightBuilder
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["SafetyPointButton2-v0", "SafetyCarPush1-v0", "SafetyDoggoGoal1-v0"])
 def test_xml_equals_xmltodict(env_id, build):
     env = build(LightBuilder, env_id)

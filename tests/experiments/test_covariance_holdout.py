@@ -9,6 +9,7 @@ import pytest
 import stored_studies as stored
 from scipy.stats import binomtest
 
+pytestmark = pytest.mark.slow
 NAME = "covariance_holdout"
 
 

@@ -15,6 +15,7 @@ from ccfs.controllers import zoo
 from ccfs.protocol import load_protocol
 from ccfs.run_certificate import RunCertificate
 
+pytestmark = pytest.mark.slow
 FOLDER = EXPERIMENTS / "goal2"
 sys.path.insert(0, str(FOLDER))
 records, seeds, summary = (importlib.import_module(name) for name in ("records", "seeds", "summary"))

@@ -9,6 +9,7 @@ import pytest
 
 from ccfs.protocol import load_protocol
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 CARDS = {path.parent.name: path for path in sorted((ROOT / "ccfs" / "attacks").glob("*/card.json"))}
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)

@@ -10,6 +10,7 @@ import stored_studies as stored
 
 from ccfs.certificates.occupancy import BoxUnion
 
+pytestmark = pytest.mark.slow
 NAME = "kernels"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import stored_studies as stored
 
+pytestmark = pytest.mark.slow
 NAME = "random_boxes"
 FACTORS = ("family", "dimension", "count", "volume", "sigma", "direction", "distance")
 

@@ -7,6 +7,7 @@ import pytest
 import stored_studies as stored
 from scipy.stats import norm
 
+pytestmark = pytest.mark.slow
 NAME = "reach_avoid"
 
 

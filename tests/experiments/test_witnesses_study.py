@@ -12,6 +12,7 @@ import stored_studies as stored
 from ccfs.certificates.witnesses import two_band
 from ccfs.gallery import witness
 
+pytestmark = pytest.mark.slow
 NAME = "witnesses"
 SUFFIXES = {".csv", ".json", ".png", ".txt"}
 

@@ -17,6 +17,7 @@ from ccfs.cli import app
 from ccfs.gallery import page, study, witness
 from ccfs.gallery.shape import EXAMPLE, Shape, load_shape, paper_shapes, read_shape
 
+pytestmark = pytest.mark.slow
 ROOM = """
 sigma = 0.3
 center = [0.4, 0.5]

@@ -111,6 +111,7 @@ def test_witness_command_refuses_unknown_options():
     assert CliRunner().invoke(app, ["witness", "--bogus"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_witness_command_takes_under_three_seconds_of_processor_time():
     """Start-up included; processor time, so that a busy machine does not decide."""
     before = os.times()

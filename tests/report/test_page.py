@@ -31,6 +31,7 @@ from ccfs.run_certificate import AttackedCount
 from ccfs.schedules import ProposalSchedule
 from ccfs.store import RunError, Store
 
+pytestmark = pytest.mark.slow
 HOSTILE = '<script>document.title="owned"</script>&"'
 MANY = {
     "text": ('name = "toy"', f"name = \"toy\"\ndescription = '{HOSTILE}'"),

@@ -44,6 +44,7 @@ from ccfs.store import Store
 from ccfs.table import table_rows
 from ccfs.trial_lines import trial_lines
 
+pytestmark = pytest.mark.slow
 TEXT = """
 name = "maps"
 seed = 3
