@@ -72,6 +72,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     controller=digests.get(arm.controller.name, ""),
                     is_center_clipped=protocol.program.clip_center,
                     unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
+                    resolution=protocol.environment.resolution,
                     quick_look_of=protocol.quick_look_of,
                     planned_trials=protocol.trials.count,
                     attacks=tuple(

@@ -12,7 +12,9 @@ from ccfs.runtime.grid import Grid
 from ccfs.schedules import ProposalSchedule, Schedules
 
 __all__ = [
+    "EXACT",
     "NOMINAL",
+    "RESOLUTION",
     "AttackSpec",
     "BlockSpec",
     "ClaimSpec",
@@ -29,6 +31,7 @@ __all__ = [
 
 NOMINAL = "nominal"
 EXACT = "exact"
+RESOLUTION = r"^(exact|2\^(0|-?[1-9]\d?))$"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
 _ROUNDED = ("ccfs.envs:make", "safety-gymnasium")
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -67,7 +70,7 @@ class EnvironmentSpec(Reference):
     goal: str = "goal_met"
     resolution: str = Field(
         default=EXACT,
-        pattern=r"^(exact|2\^(0|-?[1-9]\d?))$",
+        pattern=RESOLUTION,
         description=(
             'Observations are rounded to multiples of this power of two, such as "2^-20", before anybody reads them. '
             'A replay on another processor then gives the same trace. "exact" does not round.'

@@ -11,7 +11,7 @@ from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.hashing import canonical_json
 from ccfs.protocol import EventSpec
-from ccfs.protocol_parts import NAME, Name
+from ccfs.protocol_parts import EXACT, NAME, RESOLUTION, Name
 
 __all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "in_words"]
 
@@ -61,6 +61,13 @@ class RunCertificate(_Part):
     controller: str
     is_center_clipped: bool
     unverified_fallbacks: tuple[Name, ...]
+    resolution: str = Field(
+        pattern=RESOLUTION,
+        description=(
+            'Observations were rounded to multiples of this power of two, such as "2^-20", before anybody read them; '
+            '"exact" means that they were not rounded.'
+        ),
+    )
     quick_look_of: str | None
     planned_trials: int
     attacks: tuple[AttackedCount, ...]
@@ -72,6 +79,14 @@ class RunCertificate(_Part):
     def trajectory(self) -> TrajectoryCertificate:
         """The certificate proper; reading it recomputes every number from the counts."""
         return TrajectoryCertificate.from_json(self.claim)
+
+    @property
+    def premises(self) -> tuple[str, ...]:
+        """What the claim takes for granted, one sentence or two each."""
+        if self.resolution == EXACT:
+            return self.trajectory.premises
+        rounded = f"The environment is the one whose observations are rounded to multiples of {self.resolution}."
+        return (*self.trajectory.premises, rounded)
 
     @property
     def sentence(self) -> str:

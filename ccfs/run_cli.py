@@ -115,6 +115,9 @@ def verify(
         except CertificateError as error:
             _fail(error, 1)
     echo(document.sentence)
+    echo("Premises:")
+    for premise in document.premises:
+        echo(f"- {premise}")
     echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
 
 

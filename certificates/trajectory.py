@@ -16,6 +16,7 @@ from ccfs.certificates._documents import CertificateError, decode_float, encode_
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.schedule import ProposalSchedule, kappa, rho_for_multiplier
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
@@ -34,7 +35,7 @@ __all__ = [
 
 _FORMAT = "ccfs-trajectory-certificate"
 _VERSION = 1
-_DERIVED = ("premise", "budget", "charges")
+_DERIVED = ("premises", "budget", "charges")
 
 
 def mu_certified(p_lower: float, target: float) -> float | None:
@@ -117,7 +118,7 @@ class TrajectoryCertificate:
     every causal shift rule whose energy is at most mu squared on every reachable history leaves the event's
     probability at least `target`. A certificate whose `mu` is None claims nothing.
 
-    Assumes: event, schedules, program and target were fixed before sampling, and the premise of `bound`.
+    Assumes: `premises`.
     """
 
     event: str
@@ -137,9 +138,9 @@ class TrajectoryCertificate:
         return self.mu is not None
 
     @property
-    def premise(self) -> str:
-        """The sampling premise of the bound, in words."""
-        return self.bound.premise
+    def premises(self) -> tuple[str, ...]:
+        """What the claim takes for granted: how the trials were sampled, and what holds for every claim."""
+        return (self.bound.premise, *PREMISES)
 
     @property
     def charges(self) -> tuple[float, ...]:
@@ -194,7 +195,7 @@ class TrajectoryCertificate:
             **asdict(self),
             "mu": encode_float(self.mu),
             "bound": self.bound.value,
-            "premise": self.premise,
+            "premises": list(self.premises),
             "budget": encode_float(self.budget),
             "charges": list(self.charges),
         }
@@ -224,7 +225,7 @@ class TrajectoryCertificate:
             raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
         certificate.recheck()
         derived = {
-            "premise": certificate.premise,
+            "premises": list(certificate.premises),
             "budget": encode_float(certificate.budget),
             "charges": list(certificate.charges),
         }

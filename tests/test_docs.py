@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from ccfs.certificates.premises import PREMISES
 from ccfs.certify import certify
 from ccfs.cli import app
 from ccfs.demo import demo_protocol
@@ -116,3 +117,8 @@ def test_readme_mathematics_and_citation_name_the_same_paper() -> None:
     families = re.findall(r'^      family-names: "(.+)"$', text_of("CITATION.cff"), re.M)
     assert f"*{title}* ({', '.join(families)})" in text_of("README.md")
     assert f"*{title}*" in text_of("docs/mathematics.md")
+
+
+def test_threat_model_lists_every_premise_of_a_certificate():
+    page = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    assert [f"- {premise}" for premise in PREMISES if f"- {premise}\n" not in page] == []

@@ -19,6 +19,7 @@ from ccfs.certificates._documents import decode_float, encode_float
 from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import (
     CertificateError,
@@ -232,7 +233,14 @@ def test_certificate_json_round_trip_is_exact(bound: str, successes: int) -> Non
     again = TrajectoryCertificate.from_json(certificate.to_json())
     assert again == certificate
     assert again.to_json() == certificate.to_json()
-    assert certificate.premise in certificate.to_json()
+    assert json.loads(certificate.to_json())["premises"] == list(certificate.premises)
+
+
+def test_certificate_states_every_premise_and_that_the_gaussian_is_idealised() -> None:
+    premises = goal2(211, FOUR, "cohort").premises
+    assert premises == (Bound.COHORT.premise, *PREMISES)
+    assert any("Gaussian" in text and "Philox" in text and "rounded to doubles" in text for text in premises)
+    assert all(text.endswith(".") for text in premises)
 
 
 def test_bounds_state_different_premises_for_cohorts_and_iid_draws() -> None:
@@ -258,7 +266,8 @@ def test_bounds_state_different_premises_for_cohorts_and_iid_draws() -> None:
         ("mu", -1.0),
         ("budget", 0.2),
         ("charges", [1.0]),
-        ("premise", "none"),
+        ("premises", "none"),
+        ("premises", []),
         ("schedule", [{"count": 4, "sigma": 0.4, "rho": 59 / 63}]),
         ("schedule", []),
         ("schedule", 3),
@@ -285,7 +294,7 @@ def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: obje
         TrajectoryCertificate.from_json(json.dumps(document))
 
 
-@pytest.mark.parametrize("entry", ["successes", "mu", "premise", "schedule", "event", "budget"])
+@pytest.mark.parametrize("entry", ["successes", "mu", "premises", "schedule", "event", "budget"])
 def test_certificate_from_json_refuses_a_missing_entry(entry: str) -> None:
     document = json.loads(goal2(211, FOUR, "hoeffding").to_json())
     del document[entry]
