@@ -3,6 +3,7 @@
 from __future__ import annotations
 import __future__
 
+import ast
 import dis
 import inspect
 import warnings
@@ -12,6 +13,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import NoReturn
 
 import numpy as np
+
+from ccfs.files.code import code_content, parsed
 
 __all__ = ["Known", "checked_content", "framed", "function_text", "function_values", "refuse", "value_content"]
 
@@ -57,21 +60,38 @@ def value_content(place: str, value: object, known: Known = refuse) -> bytes:
 
 
 def function_text(code: CodeType) -> bytes:
-    """Return the source of a function and which of the functions on its lines it is.
+    """Return what the source of a function does, and which of the functions on its line it is.
 
     The file is compiled again and must contain the very code that runs: a file edited after it was loaded, or a
-    rewritten function, is refused. Text and not bytecode is hashed, so that other Python versions find the same.
+    rewritten function, is refused. Comments, docstrings and layout do not count, and neither does the Python version.
     """
     try:
-        inside = _compiled("".join(inspect.findsource(code)[0]), code.co_filename, code.co_flags & _FUTURE)
-        text = inspect.getsource(code)
+        text = "".join(inspect.findsource(code)[0])
+        inside = _compiled(text, code.co_filename, code.co_flags & _FUTURE)
     except (OSError, TypeError, SyntaxError, ValueError, IndexError) as error:
         raise ValueError(f"`content` must be given: the source of {code.co_name!r} cannot be read.") from error
     start = (code.co_name, code.co_firstlineno)
     beside = [other for other in inside if (other.co_name, other.co_firstlineno) == start]
-    if code not in beside:
+    written = [content for name, line, content in _functions(text) if (name, line) == start]
+    if code not in beside or not written:
         raise ValueError(f"`content` must be given: {code.co_name!r} is not what stands in {code.co_filename} now.")
-    return framed(f"source {beside.index(code)}", text.encode())
+    return framed(f"code {beside.index(code)} of {len(beside)}", b"".join(written))
+
+
+@lru_cache(maxsize=8)
+def _functions(text: str) -> tuple[tuple[str, int, bytes], ...]:
+    """Return name, first line and content of every function in a source; a decorator is its function's first line."""
+    tree = parsed(text)
+    found = []
+    for node in () if tree is None else ast.walk(tree):
+        if isinstance(node, ast.Lambda):
+            name, first = "<lambda>", node.lineno
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            name, first = node.name, min(part.lineno for part in (node, *node.decorator_list))
+        else:
+            continue
+        found.append((name, first, code_content(node, has_docstrings="__doc__" in text)))
+    return tuple(found)
 
 
 def function_values(f: FunctionType) -> Iterator[tuple[str, object]]:

@@ -74,7 +74,7 @@ class CallableController:
 
 
 def _digest(name: str, described: bytes) -> str:
-    return hashlib.sha256(b"ccfs.callable-controller/2" + framed("name", name.encode()) + described).hexdigest()
+    return hashlib.sha256(b"ccfs.callable-controller/3" + framed("name", name.encode()) + described).hexdigest()
 
 
 def _values(f: FunctionType) -> bytes:

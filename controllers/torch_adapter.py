@@ -65,7 +65,7 @@ class TorchController:
         self._marks = _torch_content.marks(self._module)
         self._is_tried = False
         code = _torch_content.code_text(self._module) if content is None else framed("content", content)
-        self._digest = hashlib.sha256(b"ccfs.torch-controller/2" + code + self._state).hexdigest()
+        self._digest = hashlib.sha256(b"ccfs.torch-controller/3" + code + self._state).hexdigest()
 
     @property
     def digest(self) -> str:

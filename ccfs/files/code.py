@@ -37,7 +37,7 @@ def code_digest(source: bytes) -> str:
     return _sha256(b"tree\0" + code_content(tree, has_docstrings=b"__doc__" in source))
 
 
-def parsed(source: bytes) -> ast.Module | None:
+def parsed(source: bytes | str) -> ast.Module | None:
     """Return the syntax tree of a source, None if it is not Python of this version."""
     try:
         with warnings.catch_warnings():
@@ -76,7 +76,7 @@ def _pieces(node: ast.AST, *, has_docstrings: bool) -> list[bytes | ast.AST]:
     for name in sorted(node._fields):
         value = getattr(node, name, None)
         if isinstance(node, ast.JoinedStr):
-            value = _joined(value)
+            value = _joined(node.values)
         elif isinstance(value, list) and not has_docstrings:
             value = [item for item in value if not _does_nothing(item)]
         elif isinstance(value, ast.JoinedStr) and name == "format_spec" and not _joined(value.values):
@@ -115,9 +115,11 @@ def _joined(values: list[ast.expr]) -> list[ast.expr]:
         if not isinstance(value, ast.Constant):
             made.append(value)
         elif value.value:
-            last = made.pop() if made and isinstance(made[-1], ast.Constant) else None
-            before = last.value if isinstance(last, ast.Constant) else ""
-            made.append(ast.Constant(value=f"{before}{value.value}"))
+            last = made[-1] if made else None
+            if isinstance(last, ast.Constant):
+                made[-1] = ast.Constant(value=str(last.value) + str(value.value))
+            else:
+                made.append(value)
     return made
 
 

@@ -18,8 +18,9 @@ from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
 from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
 from ccfs.controllers.navigator.settings import NavigatorSettings
+from ccfs.files.code import file_code_digest
 
-__all__ = ["VERSION", "Navigator", "source_digest"]
+__all__ = ["VERSION", "Navigator", "package_digest"]
 
 VERSION: Final = "ccfs.navigator/2"
 _NEVER: Final = -(10**6)
@@ -56,7 +57,7 @@ class Navigator:
         self._distinct = (starts, which.reshape(-1))
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
         self._turn_rate = self.robot.mean_turn(1.0)
-        told = repr((VERSION, sigma, asdict(self.settings), source_digest()))
+        told = repr((VERSION, sigma, asdict(self.settings), package_digest()))
         self._digest = hashlib.sha256(told.encode()).hexdigest()
         self.reset()
 
@@ -194,9 +195,7 @@ class Navigator:
 
 
 @cache
-def source_digest() -> str:
-    """Return a SHA-256 over the package's source: another code is another controller."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+def package_digest(folder: Path = Path(__file__).parent) -> str:
+    """Return one digest over the navigator's code: other code is another controller, another comment is not."""
+    told = "".join(f"{path.name} {file_code_digest(path)}\n" for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(told.encode()).hexdigest()

@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.controllers.navigator.controller import VERSION, source_digest
+from ccfs.controllers.navigator.controller import VERSION, package_digest
 from ccfs.controllers.navigator.pilot import PilotArguments, PilotSettings, SharedPilot
 from ccfs.controllers.navigator.stopping import brake_action, would_be_safe
 
@@ -30,7 +30,7 @@ class MapGuard:
     def __init__(self, **settings: Unpack[PilotArguments]) -> None:
         self.settings = PilotSettings(**settings)
         self._shared = SharedPilot(self.settings)
-        told = repr((VERSION, "guard", self.settings, source_digest()))
+        told = repr((VERSION, "guard", self.settings, package_digest()))
         self._digest = hashlib.sha256(told.encode()).hexdigest()
 
     @property

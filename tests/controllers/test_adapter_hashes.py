@@ -360,6 +360,23 @@ def test_from_callable_refuses_a_source_that_is_not_what_runs(tmp_path: Path) ->
     assert first.digest != from_callable(loaded(tmp_path, "def rule(o):\n    return -o[:2]\n", "b").rule, "rule").digest
 
 
+def test_from_callable_digest_leaves_out_comments_docstrings_and_layout(tmp_path: Path) -> None:
+    plain = "def rule(o):\n    return 0.5 * o[:2]\n"
+    told = (
+        "# mended\n\ndef other(o): return o\n\n"
+        'def rule(o):\n    """Halve it."""\n    # why\n    return (\n        0.5\n        * o[:2]\n    )\n'
+    )
+    reads = told.replace("0.5", "len(rule.__doc__)")
+    texts = [plain, told, plain.replace("0.5", "0.6"), reads, reads.replace("Halve", "Half")]
+    first, same, *others = (from_callable(loaded(tmp_path, text, f"m{i}").rule, "rule") for i, text in enumerate(texts))
+    assert first.digest == same.digest
+    assert len({first.digest, *(other.digest for other in others)}) == 4
+    lines = ["pick = (lambda o: o[:2], lambda o: -o[:2])", "pick = (lambda o: o[:2],  # first\n    lambda o: -o[:2])"]
+    one, two = (loaded(tmp_path, line + "\n", f"p{i}").pick for i, line in enumerate(lines))
+    assert from_callable(one[0], "p").digest != from_callable(one[1], "p").digest
+    assert from_callable(two[0], "p").digest != from_callable(two[1], "p").digest
+
+
 def test_from_callable_refuses_other_kinds() -> None:
     class Tuned(float):
         pass

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ccfs.controllers.navigator import Navigator, NavigatorSettings
-from ccfs.controllers.navigator.controller import VERSION
+from ccfs.controllers.navigator import Navigator, NavigatorSettings, controller
+from ccfs.controllers.navigator.controller import VERSION, package_digest
 from ccfs.envs import make
 from ccfs.interfaces import Controller
 
@@ -62,10 +64,24 @@ def test_navigator_digest_covers_sigma_settings_version_and_source(monkeypatch):
     digests.add(Navigator(0.5, NavigatorSettings(risk_weight=1.0)).digest)
     monkeypatch.setattr("ccfs.controllers.navigator.controller.VERSION", VERSION + "x")
     digests.add(Navigator(0.5).digest)
-    monkeypatch.setattr("ccfs.controllers.navigator.controller.source_digest", lambda: "other code")
+    monkeypatch.setattr("ccfs.controllers.navigator.controller.package_digest", lambda: "other code")
     digests.add(Navigator(0.5).digest)
     assert len(digests) == 5
     assert isinstance(Navigator(0.5), Controller)
+
+
+def test_navigator_digest_changes_with_its_code_and_not_with_a_comment(tmp_path):
+    original = Path(controller.__file__).parent
+    before = package_digest()
+    for file in sorted(path.name for path in original.glob("*.py")):
+        mended, changed = (shutil.copytree(original, tmp_path / kind / file) for kind in ("mended", "changed"))
+        text = (original / file).read_text(encoding="utf-8")
+        docstring, rest = text.split("\n", 1)
+        (mended / file).write_text(f'"""Mended."""\n# mended\n{rest}', encoding="utf-8")
+        (changed / file).write_text(f"{text}\n_CHANGED = 1\n", encoding="utf-8")
+        assert docstring.startswith('"""')
+        assert package_digest(mended) == before
+        assert package_digest(changed) != before
 
 
 @pytest.mark.parametrize("sigma", [math.nan, math.inf, -1.0])

@@ -320,7 +320,7 @@ def test_guard_digest_covers_settings_version_and_source(monkeypatch):
     digests = {MapGuard().digest, MapGuard(margin=0.02).digest, MapGuard(reserve=61).digest}
     monkeypatch.setattr("ccfs.controllers.navigator.guard.VERSION", VERSION + "x")
     digests.add(MapGuard().digest)
-    monkeypatch.setattr("ccfs.controllers.navigator.guard.source_digest", lambda: "other code")
+    monkeypatch.setattr("ccfs.controllers.navigator.guard.package_digest", lambda: "other code")
     digests.add(MapGuard().digest)
     assert len(digests) == 5
 
