@@ -21,6 +21,7 @@ from ccfs.certificates.images import (
     load_shipped,
 )
 from ccfs.certificates.images.fused import fused
+from ccfs.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -99,14 +100,13 @@ class ImageRun(BaseModel):
 
 def write_run(folder: Path, run: ImageRun) -> None:
     """Write `run.json`; a folder that belongs to another run is refused."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.json"
     if path.exists():
         former = read_run(folder)
         # More images may be added to a run; nothing else may change.
         if former.model_copy(update={"images": run.images}) != run:
             raise ValueError(f"{folder} belongs to another run: see {path.name}. Use another folder.")
-    path.write_text(run.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    write_atomically(path, f"{run.model_dump_json(indent=1)}\n".encode())
 
 
 def read_run(folder: Path) -> ImageRun:

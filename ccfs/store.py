@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.lock import LOCK, LockedError, locked
 from ccfs.hashing import canonical_json
 from ccfs.protocol import Protocol, parse_protocol
 
 __all__ = ["RunError", "Store"]
 
-_LOCK = "lock"
-_PARTIAL = ".partial-"
+_PROTOCOL = "protocol.json"
+_FIRST = f"{PARTIAL}{_PROTOCOL}"
+"""How the name of the only file begins that a run leaves when it is killed before it has a protocol."""
 
 
 class RunError(RuntimeError):
@@ -56,19 +57,8 @@ class Store:
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically and durably; on failure the run is as it was."""
         path = self.path(name)
-        partial = path.with_name(_PARTIAL + path.name)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with partial.open("wb") as stream:
-                    stream.write(content)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                partial.replace(path)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-            _sync_folder(path.parent)
+            write_atomically(path, content)
         except OSError as error:
             raise RunError(
                 f"{path}: cannot be written: {error.strerror}. Finished batches are kept: "
@@ -83,51 +73,39 @@ class Store:
         """Yield the names of all files of the run but the lock, sorted."""
         for path in sorted(self.root.rglob("*")):
             name = path.relative_to(self.root).as_posix()
-            if name != _LOCK and not path.is_dir():
+            if name != LOCK and not path.is_dir():
                 yield name
 
     def protocol(self) -> Protocol:
         """Return the protocol that this run belongs to."""
         if not self.is_run:
             raise RunError(f"{self.root}: must be a run directory, but has no protocol.json.")
-        return parse_protocol(self.read_json("protocol.json"), where=str(self.path("protocol.json")))
+        return parse_protocol(self.read_json(_PROTOCOL), where=str(self.path(_PROTOCOL)))
 
     @property
     def is_run(self) -> bool:
         """Whether the directory belongs to a protocol."""
-        return self.exists("protocol.json")
+        return self.exists(_PROTOCOL)
 
     def refuse_foreign(self) -> None:
         """Raise unless the directory is absent, empty or a run; nothing is written."""
-        # A run that was killed in its first moment has left no more than its lock and a half-written protocol.
-        first = {_LOCK, f"{_PARTIAL}protocol.json"}
-        if not self.is_run and any(name not in first for name in self.files()):
+        # Listed before the question whether this is a run, which another process may just be making it.
+        names = list(self.files())
+        if not self.is_run and any(not name.startswith(_FIRST) for name in names):
             raise RunError(f"{self.root}: must be empty or a run directory, but holds other files.")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the directory for one writer; a killed process releases it."""
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            stream = self.path(_LOCK).open("ab")
-        except OSError as error:
-            raise RunError(f"{self.root}: cannot be used as a run directory: {error.strerror}.") from error
-        with stream:
+        with ExitStack() as held:
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                held.enter_context(locked(self.root))
+                for left in self.root.rglob(f"{PARTIAL}*") if self.is_run else self.root.glob(f"{_FIRST}*"):
+                    left.unlink()
+            except LockedError:
                 raise RunError(
                     f"{self.root}: another process is writing to this run. Wait for it or stop it."
                 ) from None
-            if self.is_run:
-                for left in self.root.rglob(_PARTIAL + "*"):
-                    left.unlink()
+            except OSError as error:
+                raise RunError(f"{self.root}: cannot be used as a run directory: {error.strerror}.") from error
             yield
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ccfs.controllers._answers import GRID, on_grid, single_precision
+from ccfs.files.atomic import write_atomically
 
 __all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor"]
 
@@ -137,11 +139,9 @@ class NumpyActor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the actor as an .npz file of plain arrays, atomically."""
-        target = Path(path)
-        temporary = target.with_name(target.name + ".part")
-        with temporary.open("wb") as file:
-            np.savez(file, **self._content())
-        os.replace(temporary, target)
+        file = io.BytesIO()
+        np.savez(file, **self._content())
+        write_atomically(Path(path), file.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> NumpyActor:

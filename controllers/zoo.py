@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ccfs.controllers.actor import NumpyActor
+from ccfs.files.atomic import write_atomically
 
 __all__ = ["FORMAT", "Card", "ZooEntry", "ZooError", "actor", "load", "names", "write"]
 
@@ -149,11 +150,8 @@ def actor(name: str) -> NumpyActor:
 
 def write(folder: Path, actor: NumpyActor, **card: object) -> Card:
     """Write an entry; the hashes are added here. Returns the card."""
-    folder.mkdir(parents=True, exist_ok=True)
     actor.save(folder / "actor.npz")
     sha256 = hashlib.sha256((folder / "actor.npz").read_bytes()).hexdigest()
     full = Card(**card, actor_sha256=sha256, digest=actor.digest)  # type: ignore[arg-type]
-    temporary = folder / "card.json.part"
-    temporary.write_text(full.as_json(), encoding="utf-8")
-    os.replace(temporary, folder / "card.json")
+    write_atomically(folder / "card.json", full.as_json().encode())
     return full

@@ -18,6 +18,7 @@ from ccfs.certificates.images.dataset import pixels
 from ccfs.certificates.images.filters import ConfidenceFilter
 from ccfs.certificates.images.radii import Rule, verdict
 from ccfs.certificates.images.records import CountRow, CountTable, RecordError
+from ccfs.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,14 +138,14 @@ def read_attack(path: Path) -> tuple[Mapping[str, object], tuple[Endpoint, ...]]
 def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpoint]:
     head = json.loads(json.dumps({"plan": asdict(plan), "counts": json.loads(table.key.text())}))
     if not path.exists():
-        path.write_text(json.dumps(head) + "\n", encoding="utf-8")
+        write_atomically(path, f"{json.dumps(head)}\n".encode())
         return {}
     found, endpoints = read_attack(path)
     if found != head:
         raise RecordError(f"{path} belongs to another attack. Use another folder.")
     # Written again without a cut last line, before anything is appended.
     lines = [json.dumps(head), *(json.dumps(asdict(endpoint)) for endpoint in endpoints)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
     return {endpoint.index: endpoint for endpoint in endpoints}
 
 

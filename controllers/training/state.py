@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -24,6 +25,7 @@ from ccfs.controllers.training.normalizer import RunningNormalizer
 from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
 from ccfs.controllers.training.seeds import stream
 from ccfs.controllers.training.update import update
+from ccfs.files.atomic import write_atomically
 
 __all__ = ["CURVE", "FORMAT", "TrainingDivergedError", "TrainingState"]
 
@@ -149,14 +151,9 @@ class TrainingState:
             "versions": np.array(" ".join(sorted(self.versions))),
             "sizes": np.array([self.layout.observation_size, self.layout.action_size]),
         }
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(target.name + ".part")
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        file = io.BytesIO()
+        np.savez_compressed(file, **content)
+        write_atomically(Path(path), file.getvalue())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -30,10 +31,11 @@ def write_table(path: Path, table: Mapping[str, NDArray]) -> None:
     if path.suffix == ".parquet":
         write_atomically(path, parquet_bytes(pa.table(columns)))
         return
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    write_atomically(path, text.getvalue().encode())
 
 
 def read_table(path: Path) -> Table:
@@ -50,7 +52,8 @@ def write_summary(folder: Path, summary: Mapping[str, object], *, command: str) 
     """Write the summary, preceded by the command and the package versions that computed it."""
     packages = {name: version(name) for name in ("numpy", "scipy", "mpmath")}
     content = {"command": command, "packages": packages, **summary}
-    (folder / SUMMARY).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(folder / SUMMARY, text.encode())
 
 
 def read_summary(folder: Path) -> dict[str, object]:
@@ -64,7 +67,7 @@ def read_summary(folder: Path) -> dict[str, object]:
 def seal(folder: Path, names: tuple[str, ...]) -> None:
     """Write SHA-256 sums in the format of `sha256sum -c`."""
     lines = [f"{_digest(folder / name)}  {name}\n" for name in sorted(names)]
-    (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+    write_atomically(folder / CHECKSUMS, "".join(lines).encode())
 
 
 def broken_seals(folder: Path) -> list[str]:

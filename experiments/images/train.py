@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import math
 import platform
@@ -25,6 +26,7 @@ from torch import nn
 
 from ccfs.certificates.images.data import ImageSet, load_images
 from ccfs.certificates.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
+from ccfs.files.atomic import write_atomically
 
 HELD_OUT = 5000
 SPLIT_SEED = 20260916
@@ -166,10 +168,10 @@ def train(recipe: Recipe, folder: Path, images: ImageSet) -> tuple[nn.Module, li
         }
         history.append(row)
         print(json.dumps(row), flush=True)
-        partial = folder / "checkpoint.partial"
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history}
-        torch.save({**state, "generator": generator.get_state()}, partial)
-        partial.replace(checkpoint)
+        stream = io.BytesIO()
+        torch.save({**state, "generator": generator.get_state()}, stream)
+        write_atomically(checkpoint, stream.getvalue())
     return model, history
 
 

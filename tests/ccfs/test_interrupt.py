@@ -122,6 +122,64 @@ def test_finished_run_never_aborts_at_exit(tmp_path):
             assert (child.returncode, errors) == (0, "")
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ccfs.executors import serial_engine
+from ccfs.protocol import load_protocol
+from ccfs.rollouts import run
+
+source, top, moments = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+def die_at(moment, folder):
+    seen, sync = [0], os.fsync
+
+    def count():
+        seen[0] += 1
+        if seen[0] == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(event, arguments):
+        # Every change of the folder: an opened file, a new name, a new folder, a file gone.
+        if event in ("open", "os.rename", "os.mkdir", "os.remove") and str(arguments[0]).startswith(str(folder)):
+            count()
+
+    def fsync(descriptor):  # there is no audit event for it
+        count()
+        sync(descriptor)
+
+    os.fsync = fsync
+    sys.addaudithook(watch)
+
+for moment in range(1, moments + 1):
+    folder = top / str(moment)
+    child = os.fork()  # as good as a new process, and twenty times as fast
+    if child == 0:
+        die_at(moment, folder)
+        run(load_protocol(source), folder, serial_engine(), where=str(source))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    print(*sorted(path.name[:22] for path in folder.rglob("*")))
+    run(load_protocol(source), folder, serial_engine(), where=str(source))
+"""
+
+
+def test_run_killed_at_every_write_of_its_first_moment_resumes_to_the_same_bytes(tmp_path):
+    made = protocol(tmp_path, trials=8)
+    run(made, tmp_path / "whole", serial_engine(), where="p")
+    moments = 30
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "protocol.toml"), str(tmp_path / "killed"), str(moments)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    left = ended.stdout.split("\n")
+    assert {"", "lock", ".partial-protocol.json lock", "lock protocol.json"} <= set(left)
+    assert any("batch-00000.parquet" in names.split() for names in left)  # so far does the first moment go
+    whole = contents(tmp_path / "whole")
+    for moment in range(1, moments + 1):
+        assert contents(tmp_path / "killed" / str(moment)) == whole, moment
+
+
 def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -88,12 +88,15 @@ def test_run_refuses_another_protocol(reference, tmp_path):
     assert contents(tmp_path / "run") == before
 
 
-def test_run_refuses_a_folder_with_other_files(reference, tmp_path):
+@pytest.mark.parametrize("name", ["thesis.tex", ".partial-thesis.tex"])
+def test_run_refuses_a_folder_with_other_files(reference, tmp_path, name):
     made, _ = reference
-    (tmp_path / "thesis.tex").write_text("precious")
+    (tmp_path / name).write_text("precious")
     with pytest.raises(RunError, match="must be empty or a run directory"):
         run(made, tmp_path, serial_engine(), where="p")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with Store(tmp_path).locked():  # a folder that is no run keeps what a run would clear away
+        assert (tmp_path / name).read_text() == "precious"
 
 
 def test_run_batch_refuses_a_worker_with_other_versions(reference, tmp_path):

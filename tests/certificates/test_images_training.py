@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ccfs.certificates.images import ImageSet, load_shipped
+from ccfs.files.atomic import write_atomically
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
@@ -64,19 +65,13 @@ def test_training_resumes_bit_for_bit_and_learns(training, tmp_path, monkeypatch
     whole, history = training.train(recipe(training), tmp_path / "whole", strokes())
     saves = []
 
-    def interrupted(state, path, save=torch.save):
-        save(state, path)
+    def stop(path, content):
+        write_atomically(path, content)
         saves.append(path)
-
-    monkeypatch.setattr(training.torch, "save", interrupted)
-    replace = Path.replace
-
-    def stop(self, target):
-        replace(self, target)
         if len(saves) == 1:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", stop)
+    monkeypatch.setattr(training, "write_atomically", stop)
     with pytest.raises(KeyboardInterrupt):
         training.train(recipe(training), tmp_path / "parts", strokes())
     again, resumed = training.train(recipe(training), tmp_path / "parts", strokes())

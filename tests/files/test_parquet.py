@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import ast
-import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +8,6 @@ import pytest
 
 from ccfs.files.parquet import parquet_bytes, parquet_columns, read_parquet
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLE = pa.table({"name": ["a", "b", "a"], "number": np.arange(3.0), "hash": pa.array([b"12", b"34", b"56"])})
 
 
@@ -84,28 +80,3 @@ def test_read_parquet_keeps_no_python_object(tmp_path):
 def test_parquet_bytes_depend_on_the_rows_alone():
     again = pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)])
     assert parquet_bytes(again.combine_chunks()) == parquet_bytes(TABLE)
-
-
-def names_parquet(path):
-    """Whether a file names `pyarrow.parquet`, in an import or in a text such as that of `import_module`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        found = []
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found = [node.value]
-        elif isinstance(node, ast.Attribute):
-            found = [ast.unparse(node)]
-        if any(re.match(r"(pa|arrow|pyarrow)\.(parquet|dataset)\b", name) for name in found):
-            return True
-    return False
-
-
-def test_no_other_module_calls_arrows_reader():
-    folders = ("ccfs", "certificates", "controllers", "envs", "experiments", "benchmarks")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    own = ROOT / "ccfs" / "files" / "parquet.py"
-    assert own in files
-    assert [path for path in files if names_parquet(path)] == [own]

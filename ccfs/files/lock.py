@@ -1,0 +1,43 @@
+"""Let one process at a time write to a folder."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+
+__all__ = ["LOCK", "LockedError", "locked"]
+
+LOCK = "lock"
+"""The name of the lock file in a folder. The file stays there; the system forgets the lock when its process ends."""
+
+
+class LockedError(Exception):
+    """Another process holds the folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a folder, which is made when it is missing, or refuse at once. A killed process releases it.
+
+    Raises:
+        LockedError: another process holds the folder.
+        OSError: the folder cannot be made or written, or its file system knows no locks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        raise LockedError(f"{folder}: is held by another process.") from None
+    try:
+        # Where there is no such system call, the package takes a file's existence for a lock. A killed process would
+        # then leave the folder locked for ever.
+        if isinstance(lock, filelock.SoftFileLock):
+            raise OSError(errno.ENOSYS, "its file system knows no locks")
+        yield
+    finally:
+        lock.release()
