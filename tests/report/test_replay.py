@@ -15,7 +15,7 @@ import pytest
 from toy_protocol import protocol as toy_protocol
 
 import ccfs.report.maps
-from ccfs.building import references
+from ccfs.building import part_targets
 from ccfs.certificates.bounds import Bound
 from ccfs.certify import certify
 from ccfs.envs.fast import LightBuilder
@@ -297,7 +297,8 @@ def test_report_names_no_one_elses_code(finished, no_picture, monkeypatch, tmp_p
     assert [spec.name for spec in shipped_events(toy.protocol()).events] == ["safe"]
     assert '<section id="maps">' in render(finished)
     assert {"ccfs.envs.point_maps", "ccfs.envs.drawings"} <= set(asked)
-    named = {path.partition(":")[0] for store in (toy, finished) for path in references(store.protocol())}
+    parts = [paths for store in (toy, finished) for paths in part_targets(store.protocol()).values()]
+    named = {path.partition(":")[0] for paths in parts for path in paths}
     assert {"ccfs.controllers.zoo", "ccfs.envs.lidar_box", "ccfs.components", "ccfs.events"} <= named
     assert named.isdisjoint(asked)
 
