@@ -21,7 +21,7 @@ TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table test quick lint format format-check types modern core unit bench train clean
+.PHONY: help setup demo table tables test quick lint format format-check types modern core unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32
 	$(BIN)/ccfs run experiments/goal2/protocol.toml -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
 	$(BIN)/python experiments/goal2/table.py $(TABLE) --stock 12
 	$(BIN)/ccfs report $(TABLE)
+
+tables: $(READY) ## write the tables of docs/protocol.md anew from the models
+	$(BIN)/python docs/tables.py
 
 test: lint types modern unit ## lint, type-check and run all tests
 

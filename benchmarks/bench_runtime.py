@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -28,28 +29,43 @@ horizon = {horizon}
 batch = 16
 trials = {{ initial_law = {trials} }}
 claim = {{ delta = 0.05, target = 0.5, bound = "clopper-pearson" }}
-schedules = [{{ name = "four", block = {{ count = 4, sigma = 0.2, multiplier = 1.05 }} }}]
-events = [{{ name = "acts", event = "no_abstention" }}]
-controllers = [{{ name = "steer", make = "{corridor}:make_steering" }}]
+schedules = [{{ name = "four", {stage} = {{ count = 4, sigma = 0.2, multiplier = 1.05 }} }}]
+events = [{{ name = "acts", event = "{acts}" }}]
+controllers = [{{ name = "steer", make = "{steering}" }}]
 
 [environment]
-make = "{corridor}:make"
+make = "{corridor}"
 arguments = {{ horizon = {horizon} }}
 
 [program]
-verifier = {{ make = "{components}:BoxVerifier", arguments = {{ low = [-0.9], high = [0.9] }} }}
-fallbacks = [{{ name = "center", make = "{components}:CenterFallback", unverified = true }}]
+verifier = {{ make = "{box}", arguments = {{ low = [-0.9], high = [0.9] }} }}
+fallbacks = [{{ name = "center", make = "{center}", unverified = true }}]
 """
 # What each part is called now, and what it was called in the first edition.
 NAMES = {
     "build": ("ccfs.runs.build", "ccfs.building"),
-    "components": ("ccfs.runtime.components", "ccfs.components"),
-    "corridor": ("ccfs.envs.toys.corridor", "ccfs.envs.corridor"),
     "executors": ("ccfs.runs.executors", "ccfs.executors"),
     "protocol": ("ccfs.protocol.model", "ccfs.protocol"),
     "run": ("ccfs.runs.run", "ccfs.rollouts"),
     "batches": ("ccfs.runs.batches", "ccfs.batches"),
     "toml": ("ccfs.files.toml", "ccfs.toml"),
+}
+# What a protocol calls the parts now, and what the first edition called them.
+WORDS = {
+    "stage": "action",
+    "acts": "no-abstention",
+    "steering": "steering",
+    "corridor": "corridor",
+    "box": "box",
+    "center": "center",
+}
+FIRST_WORDS = {
+    "stage": "block",
+    "acts": "no_abstention",
+    "steering": "ccfs.envs.corridor:make_steering",
+    "corridor": "ccfs.envs.corridor:make",
+    "box": "ccfs.components:BoxVerifier",
+    "center": "ccfs.components:CenterFallback",
 }
 
 
@@ -68,8 +84,7 @@ def protocol(horizon: int, trials: int):
     text = PROTOCOL.format(
         horizon=horizon,
         trials=trials,
-        corridor=module("corridor").__name__,
-        components=module("components").__name__,
+        **(WORDS if find_spec("ccfs.registry") else FIRST_WORDS),
     )
     return module("protocol").parse_protocol(module("toml").read_toml(text), where="bench")
 

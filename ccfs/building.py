@@ -10,13 +10,14 @@ import gymnasium
 
 from ccfs.adapter import Signals, time_limit
 from ccfs.attack import Attack
-from ccfs.events import BUILT_IN, AllOf, Event
+from ccfs.events import AllOf, Event
 from ccfs.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.ledger import energy_limit
 from ccfs.program import CandidateMap, CausalProgram, FallbackEntry
 from ccfs.protocol import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol_advice import advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol_errors import ProtocolError
+from ccfs.registry import ALL_OF, target
 from ccfs.schedules import ProposalSchedule
 from ccfs.wrapper import ProposalWrapper
 
@@ -32,21 +33,12 @@ __all__ = [
     "resolve",
 ]
 
-RULES: dict[str, str] = {
-    "none": "NoShift",
-    "opposed": "OpposedShift",
-    "constant": "ConstantShift",
-    "random": "RandomShift",
-    "greedy": "GreedyShift",
-    "burst": "BurstShift",
-    "scripted": "ScriptedShift",
-}
 Made = TypeVar("Made")
 
 
 def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
     """Return the wrapped environment and the controller of one arm, freshly made."""
-    env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, gymnasium.Env))
+    env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, "environment", gymnasium.Env))
     schedules = arm.schedule.schedules
     wrapped = ProposalWrapper(
         env,
@@ -64,7 +56,7 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
 def build_controller(protocol: Protocol, arm: Arm) -> Controller:
     """Return the arm's controller; refuse one whose digest is not the declared one."""
     key = f"controllers.{protocol.controllers.index(arm.controller)}"
-    controller = cast(Controller, _make(key, arm.controller, Controller))
+    controller = cast(Controller, _make(key, arm.controller, "controller", Controller))
     expected = arm.controller.digest
     if expected is not None and controller.digest != expected:
         raise ProtocolError(
@@ -80,17 +72,17 @@ def build_program(protocol: Protocol, env: gymnasium.Env[Vector, Vector]) -> Cau
     entries = [
         FallbackEntry(
             name=part.name,
-            fallback=cast(Fallback, _make(f"program.fallbacks.{i}", part, Fallback)),
+            fallback=cast(Fallback, _make(f"program.fallbacks.{i}", part, "fallback", Fallback)),
             unverified=part.unverified,
         )
         for i, part in enumerate(spec.fallbacks)
     ]
     mapping: CandidateMap | None = None
     if spec.candidate_map is not None:
-        mapping = cast(CandidateMap, _make("program.candidate_map", spec.candidate_map, Callable))
+        mapping = cast(CandidateMap, _make("program.candidate_map", spec.candidate_map, "candidate map", Callable))
     return CausalProgram.for_space(
         env.action_space,
-        verifier=cast(Verifier, _make("program.verifier", spec.verifier, Verifier)),
+        verifier=cast(Verifier, _make("program.verifier", spec.verifier, "verifier", Verifier)),
         fallbacks=entries,
         clip_center=spec.clip_center,
         candidate_map=mapping,
@@ -100,14 +92,8 @@ def build_program(protocol: Protocol, env: gymnasium.Env[Vector, Vector]) -> Cau
 def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
     """Return the attack of an arm, with its limit in the arm's own energy."""
     key = f"attacks.{protocol.attacks.index(spec)}"
-    if spec.rule in RULES:
-        reference = Reference(make=f"ccfs.shifts:{RULES[spec.rule]}", arguments=spec.arguments)
-    elif ":" in spec.rule:
-        reference = Reference(make=spec.rule, arguments=spec.arguments)
-    else:
-        accepted = ", ".join(RULES)
-        raise ProtocolError(f'`{key}.rule` must be one of {accepted} or "module:callable", got {spec.rule!r}.')
-    rule = cast(ShiftRule, _make(key, reference, ShiftRule))
+    reference = Reference(make=spec.rule, arguments=spec.arguments)
+    rule = cast(ShiftRule, _make(key, reference, "attack", ShiftRule))
     return Attack(rule=rule, limit=attack_limit(spec, arm), schedules=arm.schedule.schedules)
 
 
@@ -121,22 +107,18 @@ def attack_limit(spec: AttackSpec, arm: Arm) -> float:
 
 def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
     """Return an event; a built-in one gets the protocol's horizon unless it names a shorter one."""
-    if spec.event == "all_of":
+    if spec.event == ALL_OF:
         parts = [build_event(protocol, part, f"{key}.events.{i}") for i, part in enumerate(spec.events)]
         if not parts:
-            raise ProtocolError(f"`{key}.events` must hold at least one event for all_of, got none.")
+            raise ProtocolError(f"`{key}.events` must hold at least one event for {ALL_OF}, got none.")
         return AllOf(events=tuple(parts))
-    if spec.event in BUILT_IN:
-        arguments: dict[str, object] = {"horizon": protocol.horizon, **spec.arguments}
-        horizon = arguments["horizon"]
+    arguments = dict(spec.arguments)
+    if ":" not in spec.event:
+        horizon = arguments.setdefault("horizon", protocol.horizon)
         if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
             within = f"[1, {protocol.horizon}], the protocol's horizon"
             raise ProtocolError(f"`{key}.arguments.horizon` must be in {within}, got {horizon!r}.")
-        return _call(key, cast(Callable[..., Event], BUILT_IN[spec.event]), arguments)
-    if ":" in spec.event:
-        return cast(Event, _make(key, Reference(make=spec.event, arguments=spec.arguments), Event))
-    accepted = ", ".join([*BUILT_IN, "all_of"])
-    raise ProtocolError(f'`{key}.event` must be one of {accepted} or "module:callable", got {spec.event!r}.')
+    return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
 
 
 def check(protocol: Protocol, *, where: str) -> dict[str, str]:
@@ -176,27 +158,23 @@ def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     An event that is made of others has several.
     """
     program = protocol.program
-    found: dict[str, tuple[str, ...]] = {"environment": (protocol.environment.make,)}
-    found |= {f"controllers.{part.name}": (part.make,) for part in protocol.controllers}
-    found["program.verifier"] = (program.verifier.make,)
-    found |= {f"program.fallbacks.{part.name}": (part.make,) for part in program.fallbacks}
+    found: dict[str, tuple[str, ...]] = {"environment": (target("environment", protocol.environment.make),)}
+    found |= {f"controllers.{part.name}": (target("controller", part.make),) for part in protocol.controllers}
+    found["program.verifier"] = (target("verifier", program.verifier.make),)
+    found |= {f"program.fallbacks.{part.name}": (target("fallback", part.make),) for part in program.fallbacks}
     if program.candidate_map is not None:
-        found["program.candidate_map"] = (program.candidate_map.make,)
-    for attack in protocol.attacks:
-        short = RULES.get(attack.rule)
-        found[f"attacks.{attack.name}"] = (attack.rule if short is None else f"ccfs.shifts:{short}",)
+        found["program.candidate_map"] = (target("candidate map", program.candidate_map.make),)
+    found |= {f"attacks.{attack.name}": (target("attack", attack.rule),) for attack in protocol.attacks}
     found |= {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
     return found
 
 
 def _event_targets(spec: EventSpec) -> set[str]:
-    kind = AllOf if spec.event == "all_of" else BUILT_IN.get(spec.event)
-    own = spec.event if kind is None else f"{kind.__module__}:{kind.__name__}"
-    return {own}.union(*(_event_targets(part) for part in spec.events))
+    return {target("event", spec.event)}.union(*(_event_targets(part) for part in spec.events))
 
 
 def event_references(protocol: Protocol) -> tuple[str, ...]:
-    """Return every "module:callable" among the events: counting them runs this code."""
+    """Return every "module:callable" of the user's own among the events: counting them runs this code."""
     found: set[str] = set()
     pending = list(protocol.events)
     while pending:
@@ -222,9 +200,9 @@ def resolve(key: str, path: str) -> Callable[..., object]:
     return target
 
 
-def _make(key: str, reference: Reference, kind: object) -> object:
-    """Call a reference; `kind` is a class or a protocol, which the caller then casts to."""
-    made = _call(key, resolve(key, reference.make), dict(reference.arguments))
+def _make(key: str, reference: Reference, part: str, kind: object) -> object:
+    """Call a reference to a part; `kind` is a class or a protocol, which the caller then casts to."""
+    made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
         name, advice = expected.__name__, advice_on_kind(expected.__name__, made)

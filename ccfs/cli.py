@@ -56,6 +56,23 @@ def main(
 
 
 @app.command()
+def schema(
+    kind: Annotated[str | None, typer.Argument(help="Kind of document, such as protocol.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for people.")] = False,
+) -> None:
+    """Print the JSON Schema of a kind of document that CCFS writes, or the names of all kinds."""
+    from ccfs.schema import DOCUMENTS, markdown, schema_text
+
+    if kind is None:
+        typer.echo("\n".join(DOCUMENTS))
+        return
+    if kind not in DOCUMENTS:
+        typer.echo(f"`KIND` must be one of {', '.join(DOCUMENTS)}, got {kind!r}.", err=True)
+        raise typer.Exit(2)
+    typer.echo(markdown(kind) if as_markdown else schema_text(kind), nl=False)
+
+
+@app.command()
 def witness(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document for machines."),
     html: Annotated[Path | None, typer.Option(help="Write a page of drawings here instead of printing.")] = None,

@@ -23,36 +23,36 @@ target = 0.9
 bound = "clopper-pearson"
 
 [environment]
-make = "ccfs.envs.corridor:make"
+make = "corridor"
 arguments = { horizon = 20, post = 0.8 }
 
 [[controllers]]
 name = "steering"
-make = "ccfs.envs.corridor:make_steering"
+make = "steering"
 arguments = { gain = 0.2 }
 
 [[schedules]]
 name = "one"
-block = { count = 1, sigma = 0.2 }
+action = { count = 1, sigma = 0.2 }
 
 [[schedules]]
 name = "four"
-block = { count = 4, sigma = 0.2, multiplier = 1.05 }
+action = { count = 4, sigma = 0.2, multiplier = 1.05 }
 
 [program]
-verifier = { make = "ccfs.components:BoxVerifier", arguments = { low = [-0.45], high = [0.45] } }
+verifier = { make = "box", arguments = { low = [-0.45], high = [0.45] } }
 
 [[program.fallbacks]]
 name = "center"
-make = "ccfs.components:CenterFallback"
+make = "center"
 
 [[events]]
 name = "passes"
-event = "goal_before_cost"
+event = "goal-before-cost"
 
 [[attacks]]
 name = "worst"
-rule = "ccfs.envs.corridor:WorstShift"
+rule = "corridor-worst"
 arguments = { gain = 0.2 }
 budget = 0.2
 

@@ -14,7 +14,6 @@ from ccfs.outcomes import Outcome
 from ccfs.trace import Trace
 
 __all__ = [
-    "BUILT_IN",
     "AllOf",
     "CostAtMost",
     "Event",
@@ -118,17 +117,17 @@ class GoalBeforeCost(_Horizon):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostAtMost(_Horizon):
-    """Total cost over `horizon` steps (or until the protocol's rule stops at the goal) at most `budget`."""
+    """Total cost over `horizon` steps (or until the protocol's rule stops at the goal) at most `limit`."""
 
-    budget: float
+    limit: float
 
     def __post_init__(self) -> None:
         checks.count("horizon", self.horizon, minimum=1)
-        checks.finite("budget", self.budget)
+        checks.finite("limit", self.limit)
 
     def holds(self, trace: Trace) -> bool:
-        """Return whether the total cost stays within the budget."""
-        return total_cost(trace, self.horizon) <= self.budget
+        """Return whether the total cost stays within the limit."""
+        return total_cost(trace, self.horizon) <= self.limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,14 +170,6 @@ class AllOf:
         return all(holds(event, trace) for event in self.events)
 
 
-BUILT_IN: dict[str, type[NoCostUntilGoal | GoalBeforeCost | CostAtMost | ReturnAtLeast | NoAbstention]] = {
-    "no_cost_until_goal": NoCostUntilGoal,
-    "goal_before_cost": GoalBeforeCost,
-    "cost_at_most": CostAtMost,
-    "return_at_least": ReturnAtLeast,
-    "no_abstention": NoAbstention,
-}
-
 _BROKEN = frozenset({Outcome.ABSTAINED, Outcome.NONFINITE, Outcome.CRASHED})
-_AWARE = frozenset({*BUILT_IN.values(), AllOf})
+_AWARE = frozenset({NoCostUntilGoal, GoalBeforeCost, CostAtMost, ReturnAtLeast, NoAbstention, AllOf})
 """Events that look at how a trajectory ended themselves; of any other, a broken trajectory is never a success."""

@@ -5,7 +5,7 @@ folder's name and by its digest, so that a run's record pins the weights it was 
 
     [[attacks]]
     name = "critic"
-    rule = "ccfs.learned_shift:critic_greedy"
+    rule = "critic-greedy"
     budget = 0.1
     arguments = { name = "critic-pointgoal2", digest = "<SHA-256 from its card>" }
 

@@ -66,22 +66,43 @@ class Arm:
 class Protocol(Part):
     """Everything that is fixed before the first rollout."""
 
-    format: Literal["ccfs-protocol-1"] = "ccfs-protocol-1"
-    name: Name
-    description: str = ""
-    seed: int = Field(ge=0)
-    horizon: int = Field(ge=1)
-    batch: int = Field(default=16, ge=1)
-    trials: TrialsSpec
-    claim: ClaimSpec
-    environment: EnvironmentSpec
-    controllers: tuple[ControllerSpec, ...] = Field(min_length=1)
-    schedules: tuple[ScheduleSpec, ...] = Field(min_length=1)
-    program: ProgramSpec
-    stop: StopSpec = StopSpec()
-    events: tuple[EventSpec, ...] = Field(min_length=1)
-    attacks: tuple[AttackSpec, ...] = ()
-    quick_look_of: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    format: Literal["ccfs/protocol/1"] = Field(
+        default="ccfs/protocol/1", description="Kind and version of this document. Leave it out of a TOML file."
+    )
+    name: Name = Field(
+        description="Names the study and its default run folder: letters, digits, `.`, `_`, `-`, at most 80."
+    )
+    description: str = Field(default="", description="One sentence for the readers of the report.")
+    seed: int = Field(ge=0, description="Root of all random streams. The same file gives the same bytes.")
+    horizon: int = Field(ge=1, description="Steps of a trial, at most the environment's own time limit.")
+    batch: int = Field(
+        default=16,
+        ge=1,
+        description="Trials that run and are stored together. An interruption loses at most the batches that run then.",
+    )
+    trials: TrialsSpec = Field(description="Where the trials start, and how many there are.")
+    claim: ClaimSpec = Field(description="What is to be certified.")
+    environment: EnvironmentSpec = Field(description="The environment.")
+    controllers: tuple[ControllerSpec, ...] = Field(
+        min_length=1, description="The controllers. Each of them under each schedule is one arm."
+    )
+    schedules: tuple[ScheduleSpec, ...] = Field(min_length=1, description="The schedules of noise.")
+    program: ProgramSpec = Field(description="Verifier, fallbacks and candidate map.")
+    stop: StopSpec = Field(
+        default=StopSpec(), description="What ends a trial early. Without it, every trial goes on to the horizon."
+    )
+    events: tuple[EventSpec, ...] = Field(
+        min_length=1, description="What counts as success. Each arm and event is one claim with one certificate."
+    )
+    attacks: tuple[AttackSpec, ...] = Field(
+        default=(), description="Shift rules to try. Each costs as many trials as the nominal ones again."
+    )
+    quick_look_of: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Hash of the whole protocol of which this is a quick look. `ccfs run --seeds` writes it; leave it "
+        "out.",
+    )
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -97,12 +118,14 @@ class Protocol(Part):
             if len(set(names)) != len(names):
                 raise ValueError(f"`{key}` must have different names, got {names}")
         for schedule in self.schedules:
-            if schedule.steps is not None and len(schedule.steps) != self.horizon:
+            if not isinstance(schedule.action, tuple):
+                continue
+            if len(schedule.action) != self.horizon:
                 raise ValueError(
-                    f"`schedules` {schedule.name!r} must have one step for each of horizon {self.horizon}, "
-                    f"got {len(schedule.steps)}"
+                    f"`schedules` {schedule.name!r} must have one block for each step of horizon {self.horizon}, "
+                    f"got {len(schedule.action)}"
                 )
-            if schedule.steps is not None and any(attack.budget is not None for attack in self.attacks):
+            if any(attack.budget is not None for attack in self.attacks):
                 raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
         is_cohort = self.trials.seeds is not None
         if is_cohort != (self.claim.bound in ("hoeffding", "cohort")):

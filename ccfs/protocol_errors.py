@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 __all__ = ["ProtocolError", "explain"]
 
 Path = tuple[int | str, ...]
+_VARIANTS = ("tuple[", "SeedRange", "UsedRange", "UsedProtocol", "constrained-")
 
 
 class ProtocolError(ValueError):
@@ -52,7 +53,7 @@ def _path(location: tuple[int | str, ...]) -> Path:
 
 def _is_variant(part: str) -> bool:
     """Whether a part of pydantic's path names a member of a union and not a key of the file."""
-    return part.startswith(("tuple[", "SeedRange", "UsedRange", "UsedProtocol", "constrained-"))
+    return part.startswith(_VARIANTS) or part in ("constant", "per-step")
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> set[str]:

@@ -22,7 +22,7 @@ class Part(BaseModel):
 
 
 class _Range(Part):
-    first: Seed
+    first: Seed = Field(description="The first seed.")
     count: int
 
     @field_validator("count", check_fields=False)
@@ -35,15 +35,15 @@ class _Range(Part):
 
 
 class SeedRange(_Range):
-    """`count` reset seeds from `first` on."""
+    """A range of reset seeds."""
 
-    count: int = Field(ge=1, le=_MOST_TRIALS)
+    count: int = Field(ge=1, le=_MOST_TRIALS, description="How many seeds there are from there on.")
 
 
 class UsedRange(_Range):
-    """`count` spent seeds from `first` on, up to all there are; never expanded."""
+    """A range of spent seeds, up to all there are. Nothing lists its members one by one."""
 
-    count: int = Field(ge=1, le=_SEEDS)
+    count: int = Field(ge=1, le=_SEEDS, description="How many seeds there are from there on.")
 
 
 def _kind(used: object) -> str:
@@ -68,15 +68,23 @@ Used = Annotated[UsedSeeds | Annotated[UsedProtocol, Tag("UsedProtocol")], Discr
 
 
 class TrialsSpec(Part):
-    """A fixed `cohort` of reset seeds, one trial each, or `initial_law` independent draws of the reset seed.
+    """Where the trials start, and how many there are. Give `cohort` or `initial_law`, not both."""
 
-    `used_before` holds what training or tuning has seen: reset seeds, single ones and ranges, and protocols that were
-    run. A cohort may hold none of these seeds. Noise needs no such check: its keys contain the protocol's hash.
-    """
-
-    cohort: tuple[Seed, ...] | SeedRange | None = None
-    initial_law: int | None = Field(default=None, ge=1, le=_MOST_TRIALS)
-    used_before: tuple[Used, ...] = ()
+    cohort: tuple[Seed, ...] | SeedRange | None = Field(
+        default=None,
+        description="A fixed list of reset seeds, one trial each. The claim is about their average.",
+    )
+    initial_law: int | None = Field(
+        default=None,
+        ge=1,
+        le=_MOST_TRIALS,
+        description="Number of independent draws of the reset seed. The claim is about the law that they come from.",
+    )
+    used_before: tuple[Used, ...] = Field(
+        default=(),
+        description="What training or tuning has seen: reset seeds, ranges of them, and protocols that were run. A "
+        "cohort must hold none of these seeds. Noise needs no such check: its keys contain the protocol's hash.",
+    )
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> TrialsSpec:

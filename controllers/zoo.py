@@ -144,7 +144,7 @@ def load(name_or_folder: str | os.PathLike[str]) -> ZooEntry:
 
 
 def actor(name: str) -> NumpyActor:
-    """Return the actor of a shipped controller: what a protocol names as `ccfs.controllers.zoo:actor`."""
+    """Return the actor of a shipped controller: what a protocol names as `zoo`."""
     return load(name).actor
 
 

@@ -2,59 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-from pydantic_core import PydanticUndefined
 
-from ccfs import components
-from ccfs.building import RULES, build_controller, check, resolve
+from ccfs.building import build_controller, check, resolve
 from ccfs.certificates.binomial import clopper_pearson_lower
-from ccfs.events import BUILT_IN
+from ccfs.controllers.navigator.pilot import PilotArguments
 from ccfs.protocol import Protocol, parse_protocol
 from ccfs.protocol_errors import _models_in
-from ccfs.protocol_parts import (
-    AttackSpec,
-    BlockSpec,
-    ClaimSpec,
-    ControllerSpec,
-    EnvironmentSpec,
-    EventSpec,
-    FallbackSpec,
-    ProgramSpec,
-    Reference,
-    ScheduleSpec,
-    StopSpec,
-)
-from ccfs.protocol_seeds import SeedRange, TrialsSpec, UsedProtocol, UsedRange
+from ccfs.protocol_parts import ClaimSpec
+from ccfs.registry import PARTS
 from ccfs.toml import read_toml
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
-SECTIONS = {
-    "Top level": Protocol,
-    "`[trials]`": TrialsSpec,
-    "A range of seeds": SeedRange,
-    "A used protocol": UsedProtocol,
-    "`[claim]`": ClaimSpec,
-    "`[environment]`": EnvironmentSpec,
-    "`[[controllers]]`": ControllerSpec,
-    "`[[schedules]]`": ScheduleSpec,
-    "A block": BlockSpec,
-    "`[program]`": ProgramSpec,
-    "`[[program.fallbacks]]`": FallbackSpec,
-    "`[stop]`": StopSpec,
-    "`[[events]]`": EventSpec,
-    "`[[attacks]]`": AttackSpec,
-    "A reference": Reference,
-}
+PLACE = spec_from_file_location("tables", ROOT / "docs/tables.py")
+tables = module_from_spec(PLACE)
+PLACE.loader.exec_module(tables)
 
 
 def section(title: str) -> str:
@@ -65,9 +38,15 @@ def section(title: str) -> str:
 
 def rows(title: str, head: str) -> dict[str, list[str]]:
     """The lines of the table with this first heading, by their first cell."""
-    (table,) = re.findall(rf"^\| {re.escape(head)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section(title), re.M)
+    (table,) = re.findall(rf"^\| {re.escape(head)} \|.*\n\|[-| ]+\|\n((?:\|.*\n)+)", section(title), re.M)
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
     return {line[0].strip("| `"): line[1:] for line in cells}
+
+
+def region(mark: str) -> str:
+    """The text between a mark and its end."""
+    (found,) = re.findall(rf"^<!-- {re.escape(mark)} -->\n(.*?)^<!-- end -->$", PAGE, re.M | re.S)
+    return found
 
 
 def block(language: str, beginning: str) -> str:
@@ -78,54 +57,49 @@ def block(language: str, beginning: str) -> str:
     return found
 
 
-def default_of(model: type, key: str) -> set[str]:
-    """What the page may say about a default."""
-    field = model.model_fields[key]
-    if field.is_required():
-        return {"required"}
-    if field.default is PydanticUndefined:
-        return {"empty"}
-    if field.default is None or field.default == ():
-        return {"none", "the number of claims"} if key == "family" else {"none"}
-    if isinstance(field.default, StopSpec):
-        return {"nothing stops early"}
-    return {json.dumps(field.default)}
-
-
-def test_page_has_a_section_for_every_table_of_a_protocol() -> None:
+def models() -> set[type]:
+    """Every table that a protocol may hold."""
     found, pending = set(), [Protocol]
     while pending:
         model = pending.pop()
         if model not in found:
             found.add(model)
             pending += [inner for field in model.model_fields.values() for inner in _models_in(field.annotation)]
-    assert found == {*SECTIONS.values(), UsedRange}
-    assert UsedRange.model_fields.keys() == SeedRange.model_fields.keys()
+    return found
 
 
-@pytest.mark.parametrize("title", SECTIONS)
-def test_page_lists_exactly_the_keys_and_defaults_of_a_table(title: str) -> None:
-    model, listed = SECTIONS[title], rows(title, "key")
+def test_page_is_current() -> None:
+    assert tables.filled(PAGE) == PAGE, "run `make tables`"
+
+
+def test_page_has_a_section_for_every_table_of_a_protocol() -> None:
+    assert {model.__name__ for model in models()} == set(tables.SECTIONS)
+    assert set(re.findall(r"^<!-- parts: ([\w ]+) -->$", PAGE, re.M)) == set(PARTS)
+
+
+@pytest.mark.parametrize("model", sorted(models(), key=lambda model: model.__name__))
+def test_page_lists_exactly_the_keys_of_a_table(model: type) -> None:
+    listed = rows(tables.SECTIONS[model.__name__], "key")
     assert listed.keys() == model.model_fields.keys()
     for key, (_, default, meaning) in listed.items():
-        assert default.strip("`") in default_of(model, key), key
+        field = model.model_fields[key]
+        assert (default == "required") == field.is_required(), key
+        if isinstance(field.default, (bool, int, float, str)):
+            assert default == f"`{json.dumps(field.default)}`", key
         assert len(meaning.strip(" |")) > 5, key
 
 
-def test_page_lists_exactly_the_built_in_events_with_their_arguments() -> None:
-    listed = rows("`[[events]]`", "built-in event")
-    assert listed.keys() == BUILT_IN.keys()
-    for name, event in BUILT_IN.items():
-        assert set(re.findall(r"`(\w+)`", listed[name][0])) == {field.name for field in dataclasses.fields(event)}
-    assert '`"all_of"`' in section("`[[events]]`")
-
-
-def test_page_lists_exactly_the_rules_with_their_arguments() -> None:
-    listed = rows("`[[attacks]]`", "rule")
-    assert listed.keys() == RULES.keys()
-    for name, rule in RULES.items():
-        fields = dataclasses.fields(resolve("rule", f"ccfs.shifts:{rule}"))
-        assert set(re.findall(r"`(\w+)`", listed[name][0])) == {field.name for field in fields}
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in PARTS.items() for name in table])
+def test_page_lists_every_part_with_arguments_that_it_takes(kind: str, name: str) -> None:
+    part = PARTS[kind][name]
+    (line,) = re.findall(rf"^\| `{name}` \| ([^|]*) \| ([^|]*) \|$", region(f"parts: {kind}"), re.M)
+    assert (re.findall(r"`(\w+)`", line[0]), line[1]) == (list(part.arguments), part.does)
+    parameters = inspect.signature(resolve("part", part.target)).parameters.values()
+    taken = {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD}
+    required = {parameter.name for parameter in parameters if parameter.default is parameter.empty} & taken
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters) and not taken:
+        taken = set(PilotArguments.__annotations__)  # the guard and its fallback share one set of settings
+    assert required - {"events"} <= set(part.arguments) <= taken
 
 
 def test_page_lists_every_bound_with_the_trials_that_it_goes_with() -> None:
@@ -139,11 +113,8 @@ def test_page_lists_every_bound_with_the_trials_that_it_goes_with() -> None:
         assert parse_protocol(content, where="page").bound.value == bound
 
 
-def test_page_names_components_that_exist_and_all_small_ones() -> None:
-    named = set(re.findall(r"\bccfs\.[\w.]+:[\w.]*\w", PAGE))
-    assert {f"ccfs.components:{name}" for name in components.__all__} <= named
-    for reference in named:
-        resolve("page", reference)
+def test_page_names_no_module_path_of_ours_as_a_part() -> None:
+    assert not re.findall(r"\bccfs\.[\w.]+:[\w.]*\w", PAGE)
 
 
 def test_page_links_to_headings_that_exist() -> None:
@@ -161,7 +132,7 @@ def test_page_states_the_least_number_of_trials() -> None:
 
 def test_page_fragments_are_toml_that_a_protocol_takes() -> None:
     whole = read_toml(block("toml", 'name = "pendulum"'))
-    for beginning in ("[trials]\ncohort", 'event = "all_of"'):
+    for beginning in ("[trials]\ncohort", 'event = "all-of"'):
         content = {**whole, **read_toml(block("toml", beginning))}
         if "cohort" in beginning:
             content["claim"] = {**content["claim"], "bound": "cohort"}
@@ -216,7 +187,7 @@ def test_page_example_of_an_sb3_model_is_made_with_and_without_statistics(
     namespace: dict[str, object] = {}
     exec(compile(block("python", "from ccfs.controllers import from_sb3"), "protocol.md", "exec"), namespace)
     namespace["freeze"]("ppo.zip", "statistics.pkl", "ppo.npz", lambda: gymnasium.make("Pendulum-v1"))
-    (frozen,) = re.findall(r"^```toml\n(\[\[controllers\]\][^`]*NumpyActor[^`]*)^```$", PAGE, re.M)
+    (frozen,) = re.findall(r"^```toml\n(\[\[controllers\]\][^`]*numpy-actor[^`]*)^```$", PAGE, re.M)
     again = check(parse_protocol({**whole, **read_toml(frozen)}, where="page"), where="page")
     assert plain.keys() == again.keys() == {"ppo"}
     assert plain["ppo"] != again["ppo"]
@@ -236,7 +207,7 @@ def test_page_example_of_omnisafe_and_zoo_agents_is_made(tmp_path: Path, monkeyp
     weights = {"mean.0.weight": torch.zeros(2, 60), "mean.0.bias": torch.zeros(2)}
     torch.save({"pi": weights}, folder / "torch_save/epoch-500.pt")
     goal2 = read_toml((ROOT / "experiments/goal2/protocol.toml").read_text(encoding="utf-8"))
-    fragment = read_toml(block("toml", '[environment]\nmake = "ccfs.envs:make"'))
+    fragment = read_toml(block("toml", '[environment]\nmake = "safety-gymnasium"'))
     protocol = parse_protocol({**goal2, **fragment}, where="page")
     made = {arm.controller.name: build_controller(protocol, arm) for arm in protocol.arms}
     assert made.keys() == {"mine", "shipped"}

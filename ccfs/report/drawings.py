@@ -30,12 +30,9 @@ __all__ = [
     "totals",
 ]
 
-DRAWINGS: dict[str, str] = {"ccfs.envs.corridor:make": "ccfs.envs.drawings:corridor"}
-"""The drawing of each environment that has one, both as "module:callable". Others get `totals`."""
-SCENES: dict[str, str] = {
-    "ccfs.envs:make": "ccfs.envs.point_maps:scene",
-    "ccfs.envs.registration:make": "ccfs.envs.point_maps:scene",
-}
+DRAWINGS: dict[str, str] = {"corridor": "ccfs.envs.drawings:corridor"}
+"""The drawing of each shipped environment that has one, as "module:callable". Others get `totals`."""
+SCENES: dict[str, str] = {"safety-gymnasium": "ccfs.envs.point_maps:scene"}
 """The scene of each shipped environment that has one. A report makes no environment that is not listed here."""
 
 

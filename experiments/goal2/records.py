@@ -6,8 +6,10 @@ import hashlib
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import first_edition
 import pyarrow as pa
 
 from ccfs.certificates.bounds import Bound
@@ -15,7 +17,7 @@ from ccfs.certify import refuse_missing_trials
 from ccfs.costs import cost_study
 from ccfs.costs_text import document
 from ccfs.files.parquet import parquet_bytes, read_parquet
-from ccfs.protocol import Protocol, parse_protocol
+from ccfs.protocol import Protocol
 from ccfs.store import Store
 from ccfs.table import TableRow, table_rows
 from ccfs.table_cli import markdown
@@ -76,9 +78,19 @@ def broken_seals(folder: Path) -> list[str]:
 
 
 def stored_protocol(name: str) -> Protocol:
-    """Return the protocol of a kept run."""
-    where = RESULTS / name / "protocol.json"
-    return parse_protocol(json.loads(where.read_text(encoding="utf-8")), where=str(where))
+    """Return the protocol of a kept run, in the words of today."""
+    return first_edition.protocol(RESULTS / name / "protocol.json")[0]
+
+
+def stored_hash(name: str) -> str:
+    """Return the hash of the kept protocol, as the kept certificates name it."""
+    return first_edition.protocol(RESULTS / name / "protocol.json")[1]
+
+
+def stored_certificates(name: str) -> Iterator[first_edition.FirstCertificate]:
+    """Yield the kept certificates."""
+    for path in sorted((RESULTS / name / "certificates").rglob("*.json")):
+        yield first_edition.certificate(path)
 
 
 def lines(name: str) -> pa.Table:

@@ -24,6 +24,7 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol import Arm, Protocol
+from ccfs.protocol_parts import BlockSpec
 from ccfs.report_numbers import interval
 from ccfs.table import HEADS, TableRow
 
@@ -152,8 +153,8 @@ def ablation() -> Iterator[str]:
     yield cells(*heads)
     yield cells(*["---"] * len(heads))
     for arm, row, reached in zip(protocol.arms, safe, goal, strict=True):
-        block = arm.schedule.block
-        assert block is not None
+        block = arm.schedule.action
+        assert isinstance(block, BlockSpec)
         steps = sum(row.acted.values())
         yield cells(
             block.count,
@@ -202,7 +203,7 @@ def sections() -> Iterator[str]:
         yield f"## {TITLES[name]}"
         claim = f"delta {protocol.claim.delta:g} over {protocol.family} claims, target {protocol.claim.target:g}"
         span = f"{protocol.trials.seeds[0]:,} to {protocol.trials.seeds[-1]:,}" if protocol.trials.seeds else ""
-        yield f"Protocol `{protocol.hash[:16]}`, reset seeds {span}, {claim}."
+        yield f"Protocol `{records.stored_hash(name)[:16]}`, reset seeds {span}, {claim}."
         if name == "table":
             yield "\n".join(beside_the_paper())
         elif name == "ladder":

@@ -145,7 +145,7 @@ def test_run_command_with_seeds_is_a_quick_look_under_another_name(tmp_path, mon
 
 
 def test_run_command_does_not_succeed_when_components_end_the_process(tmp_path):
-    exits = ('make = "ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }', 'make = "sys:exit"')
+    exits = ('make = "steering"\narguments = { gain = 0.2 }', 'make = "sys:exit"')
     (tmp_path / "p.toml").write_text(text(x=exits))
     result = call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1)
     assert result.exit_code == 2

@@ -27,7 +27,7 @@ def priced(folder, name="run", **arguments):
     """A run whose trial with reset seed s costs what the toy says, known without any trace."""
     given = ", ".join(f"{key} = {value}" for key, value in arguments.items())
     change = (
-        'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }',
+        'make = "corridor"\narguments = { horizon = 6, post = 0.6 }',
         f'make = "toys:Priced"\narguments = {{ {given} }}',
     )
     made = protocol(folder, trials=40, env=change, **LAW)

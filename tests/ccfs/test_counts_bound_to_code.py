@@ -33,10 +33,10 @@ class Quiet:
         return bool((trace.cost <= limit()).all())  # a missing cost is NaN
 '''
 LIMITS = "def limit():\n    return 0.0\n"
-PLAIN = ('event = "no_cost_until_goal"', 'event = "own_event:Quiet"')
+PLAIN = ('event = "no-cost-until-goal"', 'event = "own_event:Quiet"')
 NESTED = (
-    'event = "no_cost_until_goal"',
-    'event = "all_of"\n[[events.events]]\nname = "a"\nevent = "no_abstention"\n'
+    'event = "no-cost-until-goal"',
+    'event = "all-of"\n[[events.events]]\nname = "a"\nevent = "no-abstention"\n'
     '[[events.events]]\nname = "b"\nevent = "own_event:Quiet"',
 )
 CERTIFICATE = "certificates/steer/one/safe.json"

@@ -31,7 +31,7 @@ nan = float("nan")
 EVENTS = {
     "safe": NoCostUntilGoal(horizon=4),
     "reach": GoalBeforeCost(horizon=4),
-    "cheap": CostAtMost(budget=1.0, horizon=4),
+    "cheap": CostAtMost(limit=1.0, horizon=4),
     "acts": NoAbstention(horizon=4),
     "earns": ReturnAtLeast(value=4.0, horizon=4),
 }
@@ -114,7 +114,7 @@ def test_holds_refuses_a_verdict_that_is_no_bool(verdict):
     [
         (lambda: NoCostUntilGoal(horizon=0), "`horizon`"),
         (lambda: GoalBeforeCost(horizon=2.0), "`horizon`"),
-        (lambda: CostAtMost(budget=nan, horizon=1), "`budget`"),
+        (lambda: CostAtMost(limit=nan, horizon=1), "`limit`"),
         (lambda: ReturnAtLeast(value=float("inf"), horizon=1), "`value`"),
         (lambda: AllOf(events=()), "`events`"),
         (lambda: AllOf(events=("safe",)), "`events`"),

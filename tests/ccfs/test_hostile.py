@@ -46,7 +46,7 @@ def successes(env, event):
     return certify_policy(env, lambda observation: [0.0], event=event, **settings).successes
 
 
-EVENTS = [NoAbstention(horizon=5), NoCostUntilGoal(horizon=5), CostAtMost(horizon=5, budget=0.0)]
+EVENTS = [NoAbstention(horizon=5), NoCostUntilGoal(horizon=5), CostAtMost(horizon=5, limit=0.0)]
 
 
 @pytest.mark.parametrize("event", EVENTS)

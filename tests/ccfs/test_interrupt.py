@@ -19,7 +19,7 @@ from ccfs.rollouts import run
 
 pytestmark = pytest.mark.slow
 COMMAND = (sys.executable, "-c", "from ccfs.cli import app; app()", "run")
-SLOW = ('make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Slow"')
+SLOW = ('make = "corridor"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Slow"')
 
 
 def is_alive(group):

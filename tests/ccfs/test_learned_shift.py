@@ -257,12 +257,12 @@ class _Named:
 @pytest.mark.parametrize(
     ("rule", "arguments", "kind"),
     [
-        ("critic_greedy", {}, GreedyShift),
-        ("critic_sensitivity", {"gain": 2.0}, SensitivityShift),
+        ("critic-greedy", {}, GreedyShift),
+        ("critic-sensitivity", {"gain": 2.0}, SensitivityShift),
     ],
 )
 def test_protocol_can_name_the_rules(rule, arguments, kind):
-    named = spec(f"ccfs.learned_shift:{rule}", name=CRITIC, digest=digest_of(CRITIC), **arguments)
+    named = spec(rule, name=CRITIC, digest=digest_of(CRITIC), **arguments)
     attack = build_attack(_Named(named), named, _Named())  # type: ignore[arg-type]
     assert isinstance(attack._rule, kind)
     attack.begin(np.random.default_rng(0))
@@ -270,7 +270,7 @@ def test_protocol_can_name_the_rules(rule, arguments, kind):
 
 
 def test_protocol_with_another_digest_is_refused():
-    named = spec("ccfs.learned_shift:critic_greedy", name=CRITIC, digest="0" * 64)
+    named = spec("critic-greedy", name=CRITIC, digest="0" * 64)
     with pytest.raises(ProtocolError, match="has changed since the protocol was written"):
         build_attack(_Named(named), named, _Named())  # type: ignore[arg-type]
 

@@ -21,8 +21,8 @@ from ccfs.tables import step_rows, trajectory_rows
 pytestmark = pytest.mark.slow
 ABSTAINS = {
     "fallback": (
-        'make = "ccfs.components:CenterFallback"\nunverified = true',
-        'make = "ccfs.components:FixedFallback"\narguments = { values = [9.0] }',
+        'make = "center"\nunverified = true',
+        'make = "fixed"\narguments = { values = [9.0] }',
     ),
     "box": ("low = [-0.5], high = [0.5]", "low = [-0.2], high = [0.2]"),
 }

@@ -49,7 +49,7 @@ make = "toys:Push"
 {controller}
 [[schedules]]
 name = "two"
-block = {{ count = 2, sigma = 0.2 }}
+action = {{ count = 2, sigma = 0.2 }}
 
 [program]
 verifier = {{ make = "{verifier}", arguments = {{ {arguments} }} }}
@@ -66,10 +66,10 @@ DEFAULTS = {
     "env": "toys:Line",
     "environment": "",
     "controller": "",
-    "verifier": "ccfs.components:AcceptAll",
+    "verifier": "accept-all",
     "arguments": "",
     "program": "",
-    "event": "no_cost_until_goal",
+    "event": "no-cost-until-goal",
 }
 
 
@@ -107,7 +107,7 @@ ACCEPTED = r"must return a NumPy array of dtype bool and shape \(n,\) for n acti
         ({"verifier": "faulty:Answering", "arguments": 'kind = "one"'}, r"got array\(.*\) \(ndarray\) for 2 actions"),
         ({"verifier": "faulty:Forgetful"}, "faulty:Forgetful must take an observation, but it raised KeyError"),
         (
-            {"verifier": "ccfs.components:BoxVerifier", "arguments": "low = [-1.0], high = [1.0]"},
+            {"verifier": "box", "arguments": "low = [-1.0], high = [1.0]"},
             "`verifier` must have the action's dimension, 2, got a BoxVerifier of dimension 1",
         ),
         ({"program": 'candidate_map = { make = "faulty:make_narrow" }'}, "`program.candidate_map` must return"),
@@ -116,7 +116,7 @@ ACCEPTED = r"must return a NumPy array of dtype bool and shape \(n,\) for n acti
         ({"controller": second("")}, r"`center` must be numbers of shape \(2,\), got None"),
         ({"controller": second("center = [nan, 0.0]")}, "`controllers.1.arguments"),
         ({"env": "faulty:Quiet"}, r"`environment` faulty:Quiet must report a cost .* 'fine' .* 'cost' .* \['risk'\]"),
-        ({"env": "faulty:Quiet", "event": "goal_before_cost"}, r"`environment.cost` names the key"),
+        ({"env": "faulty:Quiet", "event": "goal-before-cost"}, r"`environment.cost` names the key"),
         (
             {"environment": "arguments = { breaks_at = 0 }"},
             "`environment` toys:Line must take a first step, but it raised RuntimeError: the simulation diverged",
@@ -149,14 +149,14 @@ def test_preflight_refuses_a_center_that_is_not_a_number(tmp_path, monkeypatch):
         {},
         {"verifier": "faulty:Once"},
         {"env": "faulty:Quiet", "environment": 'cost = "risk"'},
-        {"env": "faulty:Quiet", "event": "no_abstention"},
+        {"env": "faulty:Quiet", "event": "no-abstention"},
         {"environment": "arguments = { six = true }"},
         {"env": "faulty:Seeded", "environment": "arguments = { refused = [3_000_999_999, 3_000_999_998] }"},
         {"env": "faulty:Seeded", "environment": "arguments = { above = 2_147_483_647 }"},
         # An honest abstention is no mistake, and tells nothing about the cost.
         {
             "env": "faulty:Quiet",
-            "verifier": "ccfs.components:BoxVerifier",
+            "verifier": "box",
             "arguments": "low = [5.0, 5.0], high = [6.0, 6.0]",
         },
     ],
@@ -243,7 +243,7 @@ def test_shortfall_says_when_no_protocol_has_so_many_trials():
         shortfall(5, delta=0.001, family=1, target=float("nan"), bound=Bound.COHORT)
 
 
-ABSTAINING = {"verifier": "ccfs.components:BoxVerifier", "arguments": "low = [5.0, 5.0], high = [6.0, 6.0]"}
+ABSTAINING = {"verifier": "box", "arguments": "low = [5.0, 5.0], high = [6.0, 6.0]"}
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ ABSTAINING = {"verifier": "ccfs.components:BoxVerifier", "arguments": "low = [5.
         ),
         ({"environment": "arguments = { steps = 1 }"}, ["push/two: 6 of 6 were cut short by the environment."]),
         (
-            {"event": "goal_before_cost"},
+            {"event": "goal-before-cost"},
             [
                 "push/two: 6 of 6 ran all steps.",
                 "push/two: no trial met a goal, which fine needs: 'goal_met' never appeared in info as true "
@@ -277,7 +277,7 @@ ABSTAINING = {"verifier": "ccfs.components:BoxVerifier", "arguments": "low = [5.
             ],
         ),
         ({}, []),
-        ({"event": "no_abstention"}, []),
+        ({"event": "no-abstention"}, []),
     ],
 )
 def test_endings_tell_how_the_trials_of_an_uncertified_arm_ended(tmp_path, changed, expected):
@@ -302,7 +302,7 @@ def test_certify_and_run_commands_print_the_endings_below_the_claims(tmp_path):
     [
         (NoCostUntilGoal(horizon=2), True, False),
         (GoalBeforeCost(horizon=2), True, True),
-        (CostAtMost(horizon=2, budget=1.0), True, False),
+        (CostAtMost(horizon=2, limit=1.0), True, False),
         (ReturnAtLeast(horizon=2, value=1.0), False, False),
         (NoAbstention(horizon=2), False, False),
         (AllOf(events=(NoAbstention(horizon=2), GoalBeforeCost(horizon=2))), True, True),

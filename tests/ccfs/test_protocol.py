@@ -35,7 +35,7 @@ def refused(folder, message, trials=10, **replaced):
         (
             "count = 1, sigma",
             "cuont = 2, count = 1, sigma",
-            r"unknown key `schedules\.0\.block\.cuont`, got 2\. Acc.*sigma",
+            r"unknown key `schedules\.0\.action\.cuont`, got 2\. Acc.*sigma",
         ),
         ("seed = 7", "", r"key `seed` is missing"),
         ("seed = 7", 'seed = "7"', r"`seed`: input should be a valid integer, got '7'"),
@@ -43,9 +43,9 @@ def refused(folder, message, trials=10, **replaced):
         ("delta = 0.05", "delta = 1.5", r"`claim\.delta`: input should be less than 1, got 1\.5"),
         ("delta = 0.05", "delta = nan", r"`claim\.delta`: .*finite"),
         ("target = 0.5", "target = true", r"`claim\.target`: input should be a valid number, got True"),
-        ("sigma = 0.2 }", "sigma = -0.2 }", r"`schedules\.0\.block\.sigma`: input should be greater than 0, got -0\.2"),
-        ("sigma = 0.2 }", "sigma = 0.2, rho = 0.5 }", r"`schedules\.0\.block`: `rho` must be 0 for a single proposal"),
-        ("multiplier = 1.05", "multiplier = 5.0", r"`schedules\.1\.block`: `multiplier` must be in \(1, 4\] for 4"),
+        ("sigma = 0.2 }", "sigma = -0.2 }", r"`schedules\.0\.action\.sigma`: .* be greater than 0, got -0\.2"),
+        ("sigma = 0.2 }", "sigma = 0.2, rho = 0.5 }", r"`schedules\.0\.action`: `rho` must be 0 for a single proposal"),
+        ("multiplier = 1.05", "multiplier = 5.0", r"`schedules\.1\.action`: `multiplier` must be in \(1, 4\] for 4"),
         ("multiplier = 1.05", "multiplier = 1.05, rho = 0.1", r"give `rho` or `multiplier`, not both"),
         ('bound = "cohort"', 'bound = "bayes"', r"`claim\.bound`: .*'hoeffding', 'cohort'.* got 'bayes'"),
         (
@@ -94,55 +94,62 @@ def refused(folder, message, trials=10, **replaced):
         ("count = 10 }", "count = 1000001 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000, got 1000001"),
         ("count = 10 }", "count = 1000000000000 }", r"`trials\.cohort\.count`: .*less than or equal to 1000000"),
         (
-            '"no_cost_until_goal"',
-            '"no_abstention"\nevents = [{ name = "x", event = "goal_before_cost" }]',
-            r"`events\.0`: `events` must be given for event = 'all_of' only, got event = 'no_abstention'",
+            '"no-cost-until-goal"',
+            '"no-abstention"\nevents = [{ name = "x", event = "goal-before-cost" }]',
+            r"`events\.0`: `events` must be given for event = 'all-of' only, got event = 'no-abstention'",
         ),
         (
-            '"no_cost_until_goal"',
-            '"all_of"\narguments = { horizon = 2 }\nevents = [{ name = "x", event = "no_abstention" }]',
-            r"`events\.0`: `arguments` must be given to the `events` of an all_of, got \{'horizon': 2\}",
+            '"no-cost-until-goal"',
+            '"all-of"\narguments = { horizon = 2 }\nevents = [{ name = "x", event = "no-abstention" }]',
+            r"`events\.0`: `arguments` must be given to the `events` of an all-of, got \{'horizon': 2\}",
         ),
         (
-            '"no_cost_until_goal"',
-            '"all_of"\nevents = [{ name = "x", event = "nonsense" }]',
-            r"`events\.0\.events\.0\.event` must be one of no_cost_until_goal, .* got 'nonsense'",
+            '"no-cost-until-goal"',
+            '"all-of"\nevents = [{ name = "x", event = "nonsense" }]',
+            r"`events\.0\.events\.0\.event`: must be one of no-cost-until-goal, .* got 'nonsense'",
         ),
         ("seed = 7", 'seed = 7\nquick_look_of = "x"', r"`quick_look_of`: string should match pattern"),
         ("cohort = { first = 100, count = 10 }", "cohort = [1]\ninitial_law = 3", r"give `cohort` .* or `initial_law`"),
         ('name = "four"', 'name = "one"', r"`schedules` must have different names"),
         ('name = "four"', 'name = "../four"', r"`schedules\.1\.name`: string should match pattern .* got '\.\./four'"),
-        ("no_cost_until_goal", "no_cost", r"`events\.0\.event` must be one of no_cost_until_goal, .* got 'no_cost'"),
+        ("no-cost-until-goal", "no_cost", r"`events\.0\.event`: must be one of no-cost-until-goal, .* got 'no_cost'"),
         (
-            '"no_cost_until_goal"',
-            '"no_cost_until_goal"\narguments = { horizon = 7 }',
+            '"no-cost-until-goal"',
+            '"no-cost-until-goal"\narguments = { horizon = 7 }',
             r"`events\.0\.arguments\.horizon` must be in \[1, 6\], the protocol's horizon, got 7",
         ),
         (
-            '"no_cost_until_goal"',
-            '"cost_at_most"',
-            r"`events\.0\.arguments` were not accepted, got \{'horizon': 6\}: .*budget",
+            '"no-cost-until-goal"',
+            '"cost-at-most"',
+            r"`events\.0\.arguments` were not accepted, got \{'horizon': 6\}: .*limit",
         ),
-        ('rule = "constant"', 'rule = "push"', r"`attacks\.0\.rule` must be one of none, opposed, .* got 'push'"),
+        ('rule = "constant"', 'rule = "push"', r"`attacks\.0\.rule`: must be one of none, opposed, .* got 'push'"),
         ("budget = 0.1", "", r"give `budget` or `energy`"),
         ("budget = 0.1", "budget = 0.1\nenergy = 0.1", r"give `budget` or `energy`"),
-        ('name = "push"', 'name = "nominal"', r"'nominal' is the arm without shift"),
+        ('name = "push"', 'name = "nominal"', r"'nominal' is for trials without shift"),
         ("gain = 0.2", "gain = nan", r"`controllers\.0\.arguments`: `gain` must be finite, got nan"),
         ("high = [0.5]", "high = [inf]", r"`program\.verifier\.arguments`: `high\.0` must be finite, got inf"),
         ("post = 0.6", "post = { at = [-inf] }", r"`environment\.arguments`: `post\.at\.0` must be finite, got -inf"),
         ("direction = [1.0]", "direction = [nan]", r"`attacks\.0\.arguments`: `direction\.0` must be finite, got nan"),
         ("direction = [1.0]", "direction = [0.0]", r"`attacks\.0\.arguments` were not accepted, got .*`direction`"),
         (
-            "corridor:make_steering",
-            "corridor:make_steer",
+            '"steering"',
+            '"toys:Steering"',
             r"`controllers\.0\.make` must name something that can be imported",
         ),
         (
-            'ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }',
-            'ccfs.components:AcceptAll"',
+            'steering"\narguments = { gain = 0.2 }',
+            'toys:AcceptAll"',
             r"`controllers\.0\.make` must give a Controller, got AcceptAll",
         ),
-        ("corridor:make_steering", "corridor.make_steering", r"`controllers\.0\.make`: string should match pattern"),
+        ('"steering"', '"corridor.make"', r"`controllers\.0\.make`: must be one of zoo, .* got 'corridor\.make'\."),
+        ('"steering"', '"toys: Push"', r"`controllers\.0\.make`: must be one of zoo, .* got 'toys: Push'\."),
+        (
+            '"no-cost-until-goal"',
+            '"no_cost_until_goal"',
+            r"`events\.0\.event`: must be one of .* Names have dashes: write 'no-cost-until-goal'\.",
+        ),
+        ('"box"', '"lidar_box"', r"`program\.verifier\.make`: .* Names have dashes: write 'lidar-box'\."),
         ("gain = 0.2", "gian = 0.2", r"`controllers\.0\.arguments` were not accepted, got \{'gian': 0\.2\}: TypeError"),
         ("low = [-0.5]", "low = [1.5]", r"`program\.verifier\.arguments` were not accepted"),
     ],
@@ -151,7 +158,7 @@ def test_protocol_refuses_in_one_line(tmp_path, old, new, message):
     refused(tmp_path, message, x=(old, new))
 
 
-ENVIRONMENT = 'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }'
+ENVIRONMENT = 'make = "corridor"\narguments = { horizon = 6, post = 0.6 }'
 
 
 @pytest.mark.parametrize(
@@ -174,21 +181,21 @@ def test_protocol_horizon_beyond_the_environments_time_limit_is_refused(tmp_path
 
 
 def test_protocol_horizon_beyond_a_safety_environments_thousand_steps_is_refused(tmp_path):
-    change = (ENVIRONMENT, 'make = "ccfs.envs:make"\narguments = { env_id = "SafetyPointGoal1-v0" }')
+    change = (ENVIRONMENT, 'make = "safety-gymnasium"\narguments = { env_id = "SafetyPointGoal1-v0" }')
     boxes = ("low = [-0.5], high = [0.5]", "low = [-1, -1], high = [1, 1]")
     longer = ("horizon = 6\n", "horizon = 1001\n")
     refused(tmp_path, "`horizon` must be at most 1000, .* got 1001", x=change, y=boxes, z=longer)
 
 
 def test_protocol_refuses_a_varying_schedule_that_does_not_fit_the_horizon(tmp_path):
-    steps = "steps = [{ count = 1, sigma = 0.2 }, { count = 1, sigma = 0.1 }]"
-    message = r"`schedules` 'one' must have one step for each of horizon 6, got 2"
-    refused(tmp_path, message, x=("block = { count = 1, sigma = 0.2 }", steps))
+    steps = "action = [{ count = 1, sigma = 0.2 }, { count = 1, sigma = 0.1 }]"
+    message = r"`schedules` 'one' must have one block for each step of horizon 6, got 2"
+    refused(tmp_path, message, x=("action = { count = 1, sigma = 0.2 }", steps))
 
 
 def test_protocol_varying_schedule_needs_an_energy_limit(tmp_path):
-    steps = "steps = [" + ", ".join(["{ count = 1, sigma = 0.2 }"] * 6) + "]"
-    change = ("block = { count = 1, sigma = 0.2 }", steps)
+    steps = "action = [" + ", ".join(["{ count = 1, sigma = 0.2 }"] * 6) + "]"
+    change = ("action = { count = 1, sigma = 0.2 }", steps)
     refused(tmp_path, r"`attacks` must give `energy`, not `budget`: schedule 'one' varies", x=change)
     made = protocol(tmp_path, x=change, y=("budget = 0.1", "energy = 0.1"))
     check(made, where="p")
@@ -351,11 +358,18 @@ def test_environment_resolution_is_declared_and_has_a_default_for_safety_gymnasi
     assert protocol(tmp_path).environment.grid is None
     written = EnvironmentSpec(make="a:b", resolution="2^-7")
     assert (written.resolution, written.grid) == ("2^-7", 2.0**-7)
-    assert EnvironmentSpec(make="ccfs.envs:make").grid == 2.0**-20
-    assert EnvironmentSpec(make="ccfs.envs:make", resolution="exact").grid is None
+    assert EnvironmentSpec(make="safety-gymnasium").grid == 2.0**-20
+    assert EnvironmentSpec(make="safety-gymnasium", resolution="exact").grid is None
     for wrong in ("2^-020", "2^", "2^-61", "3^-2", "2^-0", "", "0.5", 0.5, None):
         with pytest.raises(ValidationError, match="resolution"):
             EnvironmentSpec(make="a:b", resolution=wrong)
+
+
+def test_protocol_hash_is_the_one_of_this_format(tmp_path):
+    """A change of either hash is a change of the format: every stored protocol gets another hash too."""
+    assert protocol(tmp_path).hash == "f7d08d828d4e9dd6cafe4da0a9a9cbe3aeb30a5ff6ca5543bfec7ad6919bed1f"
+    made = protocol(tmp_path, x=("count = 10 }", "count = 10 }\nused_before = [3, 5]"))
+    assert made.hash == "ea73cb9fa164ec49caa676a1eb14781b0d36765373c6f6d22e8635e05b403282"
 
 
 @settings(deadline=None)
@@ -375,15 +389,15 @@ def test_protocol_cohort_is_refused_exactly_when_it_meets_a_used_range(cohort, r
 
 
 def test_protocol_family_counts_arms_times_events(tmp_path):
-    two = protocol(tmp_path, x=("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[attacks]]'))
+    two = protocol(tmp_path, x=("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[attacks]]'))
     assert (two.claims, two.family) == (4, 4)
 
 
 def test_protocol_all_of_event(tmp_path):
     both = (
-        '"no_cost_until_goal"',
-        '"all_of"\nevents = [{ name = "a", event = "no_cost_until_goal" }, '
-        '{ name = "b", event = "return_at_least", arguments = { value = -9.0 } }]',
+        '"no-cost-until-goal"',
+        '"all-of"\nevents = [{ name = "a", event = "no-cost-until-goal" }, '
+        '{ name = "b", event = "return-at-least", arguments = { value = -9.0 } }]',
     )
     check(protocol(tmp_path, x=both), where="p")
-    refused(tmp_path, r"`events\.0\.events` must hold at least one event", x=('"no_cost_until_goal"', '"all_of"'))
+    refused(tmp_path, r"`events\.0\.events` must hold at least one event", x=('"no-cost-until-goal"', '"all-of"'))

@@ -70,11 +70,11 @@ def test_advice_on_arguments_tells_a_function_from_its_factory(asked):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("ccfs.envs.corridor:make_steering", "no_such_module:make", "`controllers.0.make` must name something"),
-        ("ccfs.envs.corridor:make_steering", "no_such_module:make", " Put the folder of 'no_such_module' on"),
+        ('make = "steering"', 'make = "no_such_module:make"', "`controllers.0.make` must name something"),
+        ('make = "steering"', 'make = "no_such_module:make"', " Put the folder of 'no_such_module' on"),
         ("arguments = { gain = 0.2 }", "arguments = { gian = 0.2 }", " It takes: gain=0.2."),
-        ("ccfs.components:CenterFallback", "ccfs.components:AcceptAll", " It must have `action(observation, center)`."),
-        ('event = "no_cost_until_goal"', 'event = "ccfs.events:holds"', "not a function of the trace."),
+        ('make = "center"', 'make = "toys:AcceptAll"', " It must have `action(observation, center)`."),
+        ('event = "no-cost-until-goal"', 'event = "toys:holds"', "not a function of the trace."),
     ],
 )
 def test_protocol_error_ends_with_the_advice(tmp_path, old, new, words):

@@ -201,7 +201,7 @@ def test_run_traces_do_not_depend_on_provenance_and_audit_only_notes_other_sourc
 
 def test_audit_of_a_run_whose_environment_is_not_here_is_no_crash(tmp_path, monkeypatch):
     change = (
-        'make = "ccfs.envs.corridor:make"\narguments = { horizon = 6, post = 0.6 }',
+        'make = "corridor"\narguments = { horizon = 6, post = 0.6 }',
         'make = "elsewhere:Priced"',
     )
     (tmp_path / "elsewhere.py").write_text("from toys import Priced\n")
@@ -223,7 +223,7 @@ def test_run_resumed_with_another_file_that_an_argument_names_is_refused(tmp_pat
     )
     (tmp_path / "limit.txt").write_text("0.5")
     monkeypatch.syspath_prepend(tmp_path)
-    old = '"ccfs.components:BoxVerifier", arguments = { low = [-0.5], high = [0.5] }'
+    old = '"box", arguments = { low = [-0.5], high = [0.5] }'
     made = protocol(tmp_path, x=(old, f'"reader:read", arguments = {{ path = "{tmp_path}/limit.txt" }}'))
     store = run(made, tmp_path / "run", serial_engine(), where="p")
     assert f"{tmp_path}/limit.txt" in store.read_json("provenance.json")["files"]

@@ -114,7 +114,7 @@ def test_run_controller_that_changes_between_runs_is_refused(tmp_path):
 
     made = protocol(
         tmp_path,
-        x=('make = "ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"'),
+        x=('make = "steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"'),
     )
     run(made, tmp_path / "run", serial_engine(), where="p")
     toys.Drifting.digest = "retrained"
@@ -125,7 +125,7 @@ def test_run_controller_that_changes_between_runs_is_refused(tmp_path):
         toys.Drifting.digest = "drifting"
 
 
-DRIFTING = ('make = "ccfs.envs.corridor:make_steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"')
+DRIFTING = ('make = "steering"\narguments = { gain = 0.2 }', 'make = "toys:Drifting"')
 
 
 def test_run_refuses_a_controller_that_changes_within_the_run(tmp_path, monkeypatch):
@@ -297,7 +297,7 @@ def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
 
 
 def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
-    second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[attacks]]')
+    second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[attacks]]')
     made = protocol(tmp_path, trials=400, c=second, **ANYTIME)
     arm = made.arms[0]
     assert is_enough(made, arm, {"safe": 400, "acts": 400}, 400)

@@ -19,33 +19,33 @@ target = 0.5
 bound = "cohort"
 
 [environment]
-make = "ccfs.envs.corridor:make"
+make = "corridor"
 arguments = {{ horizon = 6, post = 0.6 }}
 
 [[controllers]]
 name = "steer"
-make = "ccfs.envs.corridor:make_steering"
+make = "steering"
 arguments = {{ gain = 0.2 }}
 
 [[schedules]]
 name = "one"
-block = {{ count = 1, sigma = 0.2 }}
+action = {{ count = 1, sigma = 0.2 }}
 
 [[schedules]]
 name = "four"
-block = {{ count = 4, sigma = 0.2, multiplier = 1.05 }}
+action = {{ count = 4, sigma = 0.2, multiplier = 1.05 }}
 
 [program]
-verifier = {{ make = "ccfs.components:BoxVerifier", arguments = {{ low = [-0.5], high = [0.5] }} }}
+verifier = {{ make = "box", arguments = {{ low = [-0.5], high = [0.5] }} }}
 
 [[program.fallbacks]]
 name = "center"
-make = "ccfs.components:CenterFallback"
+make = "center"
 unverified = true
 
 [[events]]
 name = "safe"
-event = "no_cost_until_goal"
+event = "no-cost-until-goal"
 
 [[attacks]]
 name = "push"

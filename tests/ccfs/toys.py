@@ -10,6 +10,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
+from ccfs.components import AcceptAll
+from ccfs.events import NoAbstention, NoCostUntilGoal, holds
+
+__all__ = ["AcceptAll", "NoAbstention", "NoCostUntilGoal", "holds"]
+"""Parts of ours as if they were code of a user's own, which a protocol names by "toys:..."."""
+
 
 class Line(gymnasium.Env):
     """A point on a line: the action is added with noise; cost above 1, goal above 2. Six values a step if asked."""

@@ -37,12 +37,12 @@ MANY = {
     "text": ('name = "toy"', f"name = \"toy\"\ndescription = '{HOSTILE}'"),
     "controllers": (
         "[[schedules]]\nname = \"one\"",
-        '[[controllers]]\nname = "second"\nmake = "ccfs.envs.corridor:make_steering"\n\n[[schedules]]\nname = "one"',
+        '[[controllers]]\nname = "second"\nmake = "steering"\n\n[[schedules]]\nname = "one"',
     ),
     "events": (
         '[[attacks]]\nname = "push"',
-        '[[events]]\nname = "acts"\nevent = "no_abstention"\n\n[[events]]\nname = "cheap"\nevent = "cost_at_most"\n'
-        'arguments = { budget = 0.5 }\n\n[[attacks]]\nname = "noise"\nrule = "random"\nenergy = 0.5\n\n'
+        '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[events]]\nname = "cheap"\nevent = "cost-at-most"\n'
+        'arguments = { limit = 0.5 }\n\n[[attacks]]\nname = "noise"\nrule = "random"\nenergy = 0.5\n\n'
         '[[attacks]]\nname = "push"',
     ),
 }  # fmt: skip
