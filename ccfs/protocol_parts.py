@@ -155,17 +155,13 @@ class BlockSpec(Part):
 
     @model_validator(mode="after")
     def _is_one_block(self) -> BlockSpec:
-        if self.rho is not None and self.multiplier is not None:
-            raise ValueError("give `rho` or `multiplier`, not both")
         self.schedule  # noqa: B018  # its own checks raise here, with the key
         return self
 
     @property
     def schedule(self) -> ProposalSchedule:
         """The block's law."""
-        if self.multiplier is not None:
-            return ProposalSchedule.from_multiplier(self.count, self.sigma, self.multiplier)
-        return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho or 0.0)
+        return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho, multiplier=self.multiplier)
 
 
 def _plan_kind(plan: object) -> str:

@@ -56,30 +56,36 @@ def rho_for_multiplier(count: int, multiplier: float) -> float:
     return fraction_upper((proposals / Fraction(factor) - 1) / (proposals - 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ProposalSchedule:
     """One proposal block: `count` Gaussian proposals of scale `sigma` around a center, pairwise correlation `rho`.
 
     Assumes: fixed before sampling. Schedules may differ between steps, never with what was sampled.
+
+    Args:
+        count: N, proposals in a block.
+        sigma: standard deviation of each proposal, in the units of the center.
+        rho: correlation between two proposals of one block, in [0, 1); 0 if neither it nor `multiplier` is given.
+        multiplier: the wanted `kappa` instead of `rho`. The block's own is never above it, at most a rounding below.
+
+    >>> ProposalSchedule(count=4, sigma=0.2, multiplier=1.05).kappa
+    1.05
     """
 
     count: int
     sigma: float
-    rho: float = 0.0
+    rho: float
 
-    def __post_init__(self) -> None:
-        count, rho = _block(self.count, self.rho)
-        object.__setattr__(self, "count", count)
-        object.__setattr__(self, "rho", rho)
-        sigma = checks.positive("sigma", self.sigma)
-        if not 1e-150 <= sigma <= 1e150:
-            raise ValueError(f"`sigma` must be between 1e-150 and 1e150, so that a charge is a double, got {sigma}.")
-        object.__setattr__(self, "sigma", sigma)
-
-    @classmethod
-    def from_multiplier(cls, count: int, sigma: float, multiplier: float) -> ProposalSchedule:
-        """Build the schedule whose `kappa` is `multiplier` (never above it, at most a rounding below)."""
-        return cls(count=count, sigma=sigma, rho=rho_for_multiplier(count, multiplier))
+    def __init__(self, *, count: int, sigma: float, rho: float | None = None, multiplier: float | None = None) -> None:
+        if rho is not None and multiplier is not None:
+            raise ValueError(f"`rho` must not be given beside `multiplier`, got {rho} and {multiplier}.")
+        given = rho if multiplier is None else rho_for_multiplier(count, multiplier)
+        proposals, correlation = _block(count, 0.0 if given is None else given)
+        scale = checks.positive("sigma", sigma)
+        if not 1e-150 <= scale <= 1e150:
+            raise ValueError(f"`sigma` must be between 1e-150 and 1e150, so that a charge is a double, got {scale}.")
+        for name, value in (("count", proposals), ("sigma", scale), ("rho", correlation)):
+            object.__setattr__(self, name, value)
 
     @property
     def kappa(self) -> float:
@@ -115,7 +121,7 @@ def _block(count: object, rho: object) -> tuple[int, float]:
     proposals = checks.count("count", count, minimum=1)
     correlation = checks.finite("rho", rho)
     if not 0.0 <= correlation < 1.0:
-        raise ValueError(f"`rho` must be in [0, 1), got {correlation}. See `rho_for_multiplier`.")
+        raise ValueError(f"`rho` must be in [0, 1), got {correlation}. `multiplier` gives the correlation for a cost.")
     if proposals == 1 and correlation != 0.0:
         raise ValueError(f"`rho` must be 0 for a single proposal, got {correlation}.")
     return proposals, correlation

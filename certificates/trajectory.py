@@ -318,7 +318,8 @@ def _stored_schedules(entries: object) -> tuple[ProposalSchedule, ...]:
     names = {"count", "sigma", "rho"}
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and set(entry) == names for entry in entries):
         raise TypeError("`schedule` must be a list of objects with exactly count, sigma and rho.")
-    return _schedules([ProposalSchedule(**entry) for entry in entries])
+    # A null would be taken for a correlation that was not given, which a document always gives.
+    return _schedules([ProposalSchedule(**entry | {"rho": checks.finite("rho", entry["rho"])}) for entry in entries])
 
 
 def _ball(mu: float, charge: Fraction) -> float:

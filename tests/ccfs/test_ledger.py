@@ -12,7 +12,7 @@ from ccfs.ledger import EnergyLedger, EnergyRefusedError, energy_limit, squared_
 from ccfs.schedules import ProposalSchedule, as_schedules, schedule_at
 from ccfs.shifts import fit
 
-FOUR = ProposalSchedule.from_multiplier(4, 0.2, 1.05)
+FOUR = ProposalSchedule(count=4, sigma=0.2, multiplier=1.05)
 ONE = ProposalSchedule(count=1, sigma=0.5)
 
 shifts = st.lists(st.floats(-10, 10), min_size=1, max_size=3).map(np.array)

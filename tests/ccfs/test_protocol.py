@@ -46,7 +46,7 @@ def refused(folder, message, trials=10, **replaced):
         ("sigma = 0.2 }", "sigma = -0.2 }", r"`schedules\.0\.action\.sigma`: .* be greater than 0, got -0\.2"),
         ("sigma = 0.2 }", "sigma = 0.2, rho = 0.5 }", r"`schedules\.0\.action`: `rho` must be 0 for a single proposal"),
         ("multiplier = 1.05", "multiplier = 5.0", r"`schedules\.1\.action`: `multiplier` must be in \(1, 4\] for 4"),
-        ("multiplier = 1.05", "multiplier = 1.05, rho = 0.1", r"give `rho` or `multiplier`, not both"),
+        ("multiplier = 1.05", "multiplier = 1.05, rho = 0.1", r"`rho` must not be given beside `multiplier`"),
         ('bound = "cohort"', 'bound = "bayes"', r"`claim\.bound`: .*'hoeffding', 'cohort'.* got 'bayes'"),
         (
             'bound = "cohort"',

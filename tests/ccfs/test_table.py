@@ -164,7 +164,7 @@ def test_table_command_refuses_a_changed_run(run, tmp_path):
 def test_hoeffding_rows_are_the_papers_and_cohort_rows_are_greater(proposals, safe, lower, budget, shifted):
     schedule = {
         "one": ProposalSchedule(count=1, sigma=0.2 / 1.05**0.5),
-        "four": ProposalSchedule.from_multiplier(4, 0.2, 1.05),
+        "four": ProposalSchedule(count=4, sigma=0.2, multiplier=1.05),
     }[proposals]
     common = {"delta": 0.001, "family": 6, "target": 0.5, "schedule": schedule, "event": "safe"}
     ours = certify_event(safe, 256, bound=Bound.HOEFFDING, **common)

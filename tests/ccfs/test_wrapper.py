@@ -19,7 +19,7 @@ from ccfs.shifts import NoShift, OpposedShift, ScriptedShift
 from ccfs.streams import Streams
 from ccfs.wrapper import ProposalWrapper
 
-FOUR = ProposalSchedule.from_multiplier(4, 0.2, 1.05)
+FOUR = ProposalSchedule(count=4, sigma=0.2, multiplier=1.05)
 CENTER = np.array([0.8, 0.1])
 NOBODY = BoxVerifier(low=(5.0, 5.0), high=(6.0, 6.0))
 

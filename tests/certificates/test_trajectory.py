@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+import pickle
+from dataclasses import FrozenInstanceError, asdict, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -71,7 +72,19 @@ def test_cohort_bound_raises_every_goal2_budget_by_nineteen_to_twenty_three_perc
 def test_schedules_of_the_goal2_arms_charge_alike() -> None:
     assert ONE.charge == pytest.approx(26.25, rel=1e-14)
     assert FOUR.charge == pytest.approx(26.25, rel=1e-14)
-    assert ProposalSchedule.from_multiplier(4, 0.2, 1.05).charge == 26.25
+    assert ProposalSchedule(count=4, sigma=0.2, multiplier=1.05).charge == 26.25
+
+
+def test_schedule_takes_a_correlation_or_a_multiplier_and_keeps_the_correlation() -> None:
+    block = ProposalSchedule(count=4, sigma=0.2, multiplier=1.05)
+    assert block == ProposalSchedule(count=4, sigma=0.2, rho=rho_for_multiplier(4, 1.05))
+    assert asdict(block) == {"count": 4, "sigma": 0.2, "rho": rho_for_multiplier(4, 1.05)}
+    assert replace(block, sigma=0.3) == ProposalSchedule(count=4, sigma=0.3, rho=block.rho)
+    assert pickle.loads(pickle.dumps(block)) == block
+    assert ProposalSchedule(count=4, sigma=0.2) == ProposalSchedule(count=4, sigma=0.2, rho=0.0)
+    assert ProposalSchedule(count=1, sigma=0.2, multiplier=1.0) == ProposalSchedule(count=1, sigma=0.2)
+    with pytest.raises(FrozenInstanceError):
+        block.rho = 0.0
 
 
 @given(st.integers(1, 64), st.floats(0.0, 0.999999))
@@ -131,7 +144,7 @@ def test_budget_keeps_the_target_and_is_not_wasteful(p: float, q: float, sigma: 
 @given(st.integers(1, 256), st.floats(0.01, 3.0), st.floats(1.01, 4.0), st.floats(0.05, 0.95))
 def test_budget_and_curve_round_against_us(successes: int, sigma: float, multiplier: float, target: float) -> None:
     """In exact fractions: B^2 charge <= mu^2, and the curve at B belongs to a mu that is not below sqrt(charge) B."""
-    schedule = ProposalSchedule.from_multiplier(4, sigma, multiplier)
+    schedule = ProposalSchedule(count=4, sigma=sigma, multiplier=multiplier)
     certificate = certify_event(
         successes, 256, delta=0.01, family=1, target=target, schedule=schedule, bound="clopper-pearson"
     )
@@ -294,6 +307,13 @@ def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: obje
         TrajectoryCertificate.from_json(json.dumps(document))
 
 
+def test_certificate_from_json_refuses_a_correlation_that_is_left_open() -> None:
+    document = json.loads(goal2(211, ONE, "hoeffding").to_json())
+    document["schedule"][0]["rho"] = None
+    with pytest.raises(CertificateError, match="`rho`"):
+        TrajectoryCertificate.from_json(json.dumps(document))
+
+
 @pytest.mark.parametrize("entry", ["successes", "mu", "premises", "schedule", "event", "budget"])
 def test_certificate_from_json_refuses_a_missing_entry(entry: str) -> None:
     document = json.loads(goal2(211, FOUR, "hoeffding").to_json())
@@ -378,6 +398,12 @@ def test_certify_event_refuses(changes: dict[str, object], error, message: str) 
         (lambda: ProposalSchedule(count=2, sigma=1.0, rho=1.0), ValueError, r"`rho` must be in \[0, 1\), got 1.0"),
         (lambda: ProposalSchedule(count=2, sigma=1.0, rho=-0.1), ValueError, r"`rho` must be in \[0, 1\), got -0.1"),
         (lambda: ProposalSchedule(count=1, sigma=1.0, rho=0.5), ValueError, "`rho` must be 0 for a single proposal"),
+        (lambda: ProposalSchedule(count=4, sigma=1.0, multiplier=4.5), ValueError, r"`multiplier` must be in \(1, 4\]"),
+        (
+            lambda: ProposalSchedule(count=4, sigma=1.0, rho=0.1, multiplier=1.05),
+            ValueError,
+            "`rho` must not be given beside `multiplier`, got 0.1 and 1.05",
+        ),
         (lambda: rho_for_multiplier(4, 1.0), ValueError, r"`multiplier` must be in \(1, 4\]"),
         (lambda: rho_for_multiplier(4, 4.5), ValueError, r"`multiplier` must be in \(1, 4\]"),
         (lambda: rho_for_multiplier(1, 1.05), ValueError, "`multiplier` must be 1 for a single proposal"),

@@ -23,7 +23,7 @@ HORIZON, GAIN, TRIALS = 12, 0.25, 100_000
 SCHEDULES = [
     ProposalSchedule(count=1, sigma=0.2),
     ProposalSchedule(count=4, sigma=0.2, rho=0.0),
-    ProposalSchedule.from_multiplier(4, 0.2, 1.05),
+    ProposalSchedule(count=4, sigma=0.2, multiplier=1.05),
 ]
 
 
