@@ -27,8 +27,8 @@ class _StepFile:
 
     def column(self, name: str) -> pa.ChunkedArray:
         if name not in self._columns:
-            is_file = isinstance(self._source, Path)
-            table = read_parquet(self._source, [name]) if is_file else self._source
+            source = self._source
+            table = read_parquet(source, [name]) if isinstance(source, Path) else source
             self._columns[name] = table.column(name)
         return self._columns[name]
 

@@ -28,7 +28,7 @@ def locked(folder: Path) -> Iterator[None]:
         OSError: the folder cannot be made or written, or its file system knows no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / LOCK)
+    lock: filelock.BaseFileLock = filelock.FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)
     except filelock.Timeout:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("ccfs", "certificates", "controllers", "envs", "experiments", "benchmarks")
 
