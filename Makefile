@@ -15,7 +15,7 @@ MODERN_TESTS := $(addprefix tests/ccfs/test_,wrapper.py program.py events.py tra
 CORE_TESTS := $(filter-out tests/certificates/test_images_%,$(wildcard tests/certificates/test_*.py)) \
 	$(addprefix tests/ccfs/test_,audit.py cost_curve.py costs.py events.py hostile.py interrupt.py ledger.py preflight.py \
 	program.py quick.py rollouts.py shifts.py soundness.py streams.py trace.py wrapper.py) \
-	$(wildcard tests/files/test_*.py) tests/envs/test_chain.py tests/envs/test_corridor.py tests/test_doctests.py
+	$(wildcard tests/files/test_*.py) tests/envs/toys/test_chain.py tests/envs/toys/test_corridor.py tests/test_doctests.py
 
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 

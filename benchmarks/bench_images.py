@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ccfs.certificates.images import (
+from ccfs.images import (
     Band,
     CallableFilter,
     NoFilter,
@@ -28,10 +28,10 @@ from ccfs.certificates.images import (
     load_shipped,
     shipped_names,
 )
-from ccfs.certificates.images.counting import Counter
-from ccfs.certificates.images.fused import fused
-from ccfs.certificates.images.int8 import quantized
-from ccfs.certificates.images.models import ZOO
+from ccfs.images.counting import Counter
+from ccfs.images.fused import fused
+from ccfs.images.int8 import quantized
+from ccfs.images.models import ZOO
 
 BATCH = 250
 

@@ -7,23 +7,31 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ccfs.adapter import Signals, SixTuple
-    from ccfs.attack import Attack
+    from ccfs.attacks.attack import Attack
+    from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError
+    from ccfs.attacks.rules import (
+        BurstShift,
+        ConstantShift,
+        GreedyShift,
+        NoShift,
+        OpposedShift,
+        RandomShift,
+        ScriptedShift,
+    )
     from ccfs.certificates.schedule import ProposalSchedule
     from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
-    from ccfs.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
-    from ccfs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
-    from ccfs.ledger import EnergyLedger, EnergyRefusedError
-    from ccfs.outcomes import Outcome
-    from ccfs.program import CausalProgram, FallbackEntry
-    from ccfs.protocol import load_protocol
-    from ccfs.quick import certify_policy, load_certificate
-    from ccfs.run_certificate import in_words
-    from ccfs.selection import Selection, Source
-    from ccfs.shifts import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
-    from ccfs.streams import Purpose, Streams
-    from ccfs.trace import Trace
-    from ccfs.wrapper import ProposalWrapper
+    from ccfs.protocol.model import load_protocol
+    from ccfs.results.certificate import in_words
+    from ccfs.results.policy import certify_policy, load_certificate
+    from ccfs.runs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
+    from ccfs.runs.outcomes import Outcome
+    from ccfs.runs.trace import Trace
+    from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
+    from ccfs.runtime.environment import Signals, SixTuple
+    from ccfs.runtime.program import CausalProgram, FallbackEntry
+    from ccfs.runtime.selection import Selection, Source
+    from ccfs.runtime.streams import Purpose, Streams
+    from ccfs.runtime.wrapper import ProposalWrapper
 
 __all__ = [
     "AcceptAll",
@@ -71,44 +79,44 @@ __version__ = _version("ccfs")
 
 # Imported when first used: `import ccfs` costs nothing, and `ccfs --help` needs no Gymnasium.
 _HOMES = {
-    "AcceptAll": "ccfs.components",
-    "AllOf": "ccfs.events",
-    "Attack": "ccfs.attack",
-    "BoxVerifier": "ccfs.components",
-    "BurstShift": "ccfs.shifts",
-    "CausalProgram": "ccfs.program",
-    "CenterFallback": "ccfs.components",
-    "ConstantShift": "ccfs.shifts",
-    "CostAtMost": "ccfs.events",
-    "EnergyLedger": "ccfs.ledger",
-    "EnergyRefusedError": "ccfs.ledger",
-    "FallbackEntry": "ccfs.program",
-    "FixedFallback": "ccfs.components",
-    "GoalBeforeCost": "ccfs.events",
-    "GreedyShift": "ccfs.shifts",
-    "NoAbstention": "ccfs.events",
-    "NoCostUntilGoal": "ccfs.events",
-    "NoShift": "ccfs.shifts",
-    "OpposedShift": "ccfs.shifts",
-    "Outcome": "ccfs.outcomes",
+    "AcceptAll": "ccfs.runtime.components",
+    "AllOf": "ccfs.runs.events",
+    "Attack": "ccfs.attacks.attack",
+    "BoxVerifier": "ccfs.runtime.components",
+    "BurstShift": "ccfs.attacks.rules",
+    "CausalProgram": "ccfs.runtime.program",
+    "CenterFallback": "ccfs.runtime.components",
+    "ConstantShift": "ccfs.attacks.rules",
+    "CostAtMost": "ccfs.runs.events",
+    "EnergyLedger": "ccfs.attacks.ledger",
+    "EnergyRefusedError": "ccfs.attacks.ledger",
+    "FallbackEntry": "ccfs.runtime.program",
+    "FixedFallback": "ccfs.runtime.components",
+    "GoalBeforeCost": "ccfs.runs.events",
+    "GreedyShift": "ccfs.attacks.rules",
+    "NoAbstention": "ccfs.runs.events",
+    "NoCostUntilGoal": "ccfs.runs.events",
+    "NoShift": "ccfs.attacks.rules",
+    "OpposedShift": "ccfs.attacks.rules",
+    "Outcome": "ccfs.runs.outcomes",
     "ProposalSchedule": "ccfs.certificates.schedule",
-    "ProposalWrapper": "ccfs.wrapper",
-    "Purpose": "ccfs.streams",
-    "RandomShift": "ccfs.shifts",
-    "ReturnAtLeast": "ccfs.events",
-    "ScriptedShift": "ccfs.shifts",
-    "Selection": "ccfs.selection",
-    "Signals": "ccfs.adapter",
-    "SixTuple": "ccfs.adapter",
-    "Source": "ccfs.selection",
-    "Streams": "ccfs.streams",
-    "Trace": "ccfs.trace",
+    "ProposalWrapper": "ccfs.runtime.wrapper",
+    "Purpose": "ccfs.runtime.streams",
+    "RandomShift": "ccfs.attacks.rules",
+    "ReturnAtLeast": "ccfs.runs.events",
+    "ScriptedShift": "ccfs.attacks.rules",
+    "Selection": "ccfs.runtime.selection",
+    "Signals": "ccfs.runtime.environment",
+    "SixTuple": "ccfs.runtime.environment",
+    "Source": "ccfs.runtime.selection",
+    "Streams": "ccfs.runtime.streams",
+    "Trace": "ccfs.runs.trace",
     "TrajectoryCertificate": "ccfs.certificates.trajectory",
     "certify_event": "ccfs.certificates.trajectory",
-    "certify_policy": "ccfs.quick",
-    "in_words": "ccfs.run_certificate",
-    "load_certificate": "ccfs.quick",
-    "load_protocol": "ccfs.protocol",
+    "certify_policy": "ccfs.results.policy",
+    "in_words": "ccfs.results.certificate",
+    "load_certificate": "ccfs.results.policy",
+    "load_protocol": "ccfs.protocol.model",
 }
 
 

@@ -11,12 +11,12 @@ from typing import cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
-from ccfs.registry import PARTS
+from ccfs.protocol.registry import PARTS
 
 __all__ = ["DOCUMENTS", "SHIPPED", "key_table", "markdown", "model_of", "part_table", "schema", "schema_text"]
 
 DOCUMENTS: Mapping[str, str] = {
-    "protocol": "ccfs.protocol:Protocol",
+    "protocol": "ccfs.protocol.model:Protocol",
 }
 """The model of each kind of document, imported when it is asked for."""
 SHIPPED = Path(__file__).parent / "schemas"

@@ -104,9 +104,7 @@ def divergence(law: Intervals, at: Moments, move: Array) -> Array:
     short = (np.abs(toward) * (end - begin) <= _TILT) & ~law.free
     value = np.where(law.free, 0.5 * move * move, 0.0)
     if np.any(short):
-        (value[short],) = _chunked(
-            _divergence_chunk, 1, law.tilt[short], begin[short], end[short], toward[short]
-        )
+        (value[short],) = _chunked(_divergence_chunk, 1, law.tilt[short], begin[short], end[short], toward[short])
     far = ~short & ~law.free
     if np.any(far):
         moved = _moved_log_integral(law.begin[far], law.end[far], tilt[far])

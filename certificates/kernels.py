@@ -226,9 +226,7 @@ def set_diameter(boxes: BoxUnion) -> float:
     """Return the greatest distance between two points of a bounded union of boxes, rounded up."""
     if not (np.all(np.isfinite(boxes.lows)) and np.all(np.isfinite(boxes.highs))):
         raise ValueError("`components` must be bounded for an anchored mixture, got a box with an infinite side.")
-    reach = np.maximum(
-        np.abs(boxes.highs[:, None] - boxes.lows[None]), np.abs(boxes.highs[None] - boxes.lows[:, None])
-    )
+    reach = np.maximum(np.abs(boxes.highs[:, None] - boxes.lows[None]), np.abs(boxes.highs[None] - boxes.lows[:, None]))
     # Float search with its rounding covered, then exact arithmetic on the pairs that can be the farthest.
     rough = np.sqrt((reach**2).sum(axis=-1))
     pairs = np.argwhere(rough >= rough.max() * (1.0 - 1e-9))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
-from ccfs.controllers.callable_adapter import from_callable
-from ccfs.controllers.omnisafe_adapter import from_omnisafe
-from ccfs.controllers.predict_adapter import from_predict
-from ccfs.controllers.sb3_adapter import from_sb3, normalizer_from_sb3
-from ccfs.controllers.torch_adapter import from_torch
+from ccfs.controllers.adapters.callables import from_callable
+from ccfs.controllers.adapters.omnisafe import from_omnisafe
+from ccfs.controllers.adapters.predict import from_predict
+from ccfs.controllers.adapters.sb3 import from_sb3, normalizer_from_sb3
+from ccfs.controllers.adapters.torch import from_torch
 from ccfs.controllers.zoo import Card, ZooEntry, ZooError
-from ccfs.interfaces import Controller
+from ccfs.runtime.interfaces import Controller
 
 __all__ = [
     "Card",

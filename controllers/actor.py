@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers._answers import GRID, on_grid, single_precision
+from ccfs.controllers.adapters.answers import GRID, on_grid, single_precision
 from ccfs.files.atomic import write_atomically
 
 __all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor"]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.validated import exact, lower_float, precision
-from ccfs.controllers._lipschitz_search import Matrix, approximate, multipliers
 from ccfs.controllers.actor import GRID, NumpyActor
+from ccfs.controllers.lipschitz_search import Matrix, approximate, multipliers
 
 __all__ = ["LipschitzBound", "is_positive_definite", "lipschitz_upper", "observation_budget", "spectral_norm_upper"]
 

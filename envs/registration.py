@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ccfs.envs import _rendering
+from ccfs.envs.safety import rendering as _rendering
 
 if TYPE_CHECKING:
     import gymnasium
@@ -53,7 +53,7 @@ def make(
     Raises:
         ValueError: if `env_id` is unknown, or `max_episode_steps` more than what the task itself allows.
     """
-    from ccfs.envs import _compat
+    from ccfs.envs.safety import compat as _compat
 
     arguments = dict(settings)
     if render_mode is not None:
@@ -92,7 +92,7 @@ def builder_of(
         settings: arguments that replace the registered ones, of which `config` and `task_id` matter.
         pictures: True to load the textures that rendering shows.
     """
-    from ccfs.envs import _compat
+    from ccfs.envs.safety import compat as _compat
 
     stock = _compat.stock("utils.registration")
     name = env_id.removeprefix("ccfs/")
@@ -101,9 +101,9 @@ def builder_of(
     spec = stock.spec(name)
     decisive = {key: value for key, value in (settings or {}).items() if key in _DECISIVE}
     if fast and _can_be_fast(spec, decisive):
-        module = importlib.import_module("ccfs.envs.fast")
+        module = importlib.import_module("ccfs.envs.safety.fast")
         kind = module.PictureBuilder if pictures else module.FastBuilder
-        if importlib.import_module("ccfs.envs.selftest").passes(name, kind, decisive):
+        if importlib.import_module("ccfs.envs.safety.selftest").passes(name, kind, decisive):
             return kind, spec
     return stock.load_env_creator(spec.entry_point), spec
 
@@ -114,13 +114,13 @@ def is_fast(env: gymnasium.Env[Any, Any]) -> bool:
     In an episode this tells how it was started; before and after, how the next one will be.
     """
     inner: Any = env.unwrapped
-    if type(inner).__module__ != "ccfs.envs.fast":
+    if type(inner).__module__ != "ccfs.envs.safety.fast":
         return False
-    module = importlib.import_module("ccfs.envs.fast")
+    module = importlib.import_module("ccfs.envs.safety.fast")
     if type(inner) not in (module.FastBuilder, module.PictureBuilder):
         return False
     if inner.done:
-        return bool(importlib.import_module("ccfs.envs._support").is_supported(inner.task))
+        return bool(importlib.import_module("ccfs.envs.safety.support").is_supported(inner.task))
     return inner._plan is not None
 
 
@@ -129,7 +129,7 @@ def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
 
     This is what `gymnasium.make("ccfs/SafetyPointGoal2-v0")` calls.
     """
-    from ccfs.envs import _compat
+    from ccfs.envs.safety import compat as _compat
 
     conversion = _compat.stock("wrappers.gymnasium_conversion")
     env: gymnasium.Env[Any, Any] = conversion.SafetyGymnasium2Gymnasium(make(env_id, **settings))

@@ -11,14 +11,14 @@ import pytest
 import typer.main
 
 from ccfs.certificates.premises import PREMISES
-from ccfs.certify import certify
-from ccfs.cli import app
-from ccfs.demo import demo_protocol
-from ccfs.executors import serial_engine
-from ccfs.protocol import Protocol
-from ccfs.rollouts import run
-from ccfs.run_certificate import RunCertificate
-from ccfs.tables import shift_schema, step_schema, trajectory_schema
+from ccfs.cli.demo import demo_protocol
+from ccfs.cli.main import app
+from ccfs.protocol.model import Protocol
+from ccfs.results.certificate import RunCertificate
+from ccfs.results.certify import certify
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.run import run
+from ccfs.runs.tables import shift_schema, step_schema, trajectory_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")

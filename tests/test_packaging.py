@@ -94,7 +94,7 @@ def test_wheel_states_license_command_and_light_requirements(wheel):
     metadata = Parser().parsestr(files["METADATA"].decode())
     assert metadata["License-Expression"] == "Apache-2.0"
     assert files["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
-    assert "ccfs = ccfs.cli:app" in files["entry_points.txt"].decode()
+    assert "ccfs = ccfs.cli.main:app" in files["entry_points.txt"].decode()
     core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert any(line.startswith("numpy") for line in core)
     assert [line for line in core if line.lower().replace("-", "_").startswith(HEAVY)] == []
@@ -120,7 +120,7 @@ for package in (ccfs, ccfs.certificates, ccfs.gallery, ccfs.report):
         print(importlib.import_module(module.name).__name__)
 """
     imported = run_python(code, path=tmp_path).split()
-    assert {"ccfs.cli", "ccfs.certificates.rational", "ccfs.envs", "ccfs.controllers"} <= set(imported)
+    assert {"ccfs.cli.main", "ccfs.certificates.rational", "ccfs.envs", "ccfs.controllers"} <= set(imported)
 
 
 def test_import_ccfs_takes_under_half_a_second():
@@ -129,7 +129,7 @@ def test_import_ccfs_takes_under_half_a_second():
     assert min(float(run_python(code)) for _ in range(5)) < 0.5
 
 
-@pytest.mark.parametrize("name", ["ccfs", "ccfs.certificates", "ccfs.controllers", "ccfs.envs", "ccfs.cli"])
+@pytest.mark.parametrize("name", ["ccfs", "ccfs.certificates", "ccfs.controllers", "ccfs.envs", "ccfs.cli.main"])
 def test_import_pulls_in_nothing_heavy(name):
     loaded = run_python(f"import sys, {name}; print(*sys.modules)").split()
     assert name in loaded

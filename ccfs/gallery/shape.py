@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import _boxes
 from ccfs.certificates.occupancy import BoxUnion
-from ccfs.toml import TomlError, read_toml
+from ccfs.files.toml import TomlError, read_toml
 
 __all__ = ["EXAMPLE", "Shape", "load_shape", "paper_shapes", "read_shape"]
 

@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ccfs.building import build_event, event_references
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text
-from ccfs.counting import finished_batches
 from ccfs.files.parquet import read_parquet
-from ccfs.outcomes import Outcome
-from ccfs.preflight import needs_cost, needs_goal
-from ccfs.protocol import Arm, AttackSpec, Protocol
-from ccfs.recording import TrajectoryRow
-from ccfs.run_certificate import RunCertificate
-from ccfs.store import Store
-from ccfs.table import TableRow, table_rows
-from ccfs.tables import trajectory_rows
-from ccfs.trial_lines import trial_lines
+from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.results.certificate import RunCertificate
+from ccfs.results.table import TableRow, table_rows
+from ccfs.results.trial_lines import trial_lines
+from ccfs.runs.build import build_event, event_references
+from ccfs.runs.counting import finished_batches
+from ccfs.runs.outcomes import Outcome
+from ccfs.runs.preflight import needs_cost, needs_goal
+from ccfs.runs.recording import TrajectoryRow
+from ccfs.runs.store import Store
+from ccfs.runs.tables import trajectory_rows
 
 __all__ = [
     "BUDGET",

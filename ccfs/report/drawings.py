@@ -11,9 +11,9 @@ from typing import TypeAlias, cast
 import gymnasium
 import numpy as np
 
-from ccfs.interfaces import Vector
-from ccfs.protocol import Arm, Protocol
-from ccfs.trace import Trace
+from ccfs.protocol.model import Arm, Protocol
+from ccfs.runs.trace import Trace
+from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "DRAWINGS",
@@ -30,9 +30,9 @@ __all__ = [
     "totals",
 ]
 
-DRAWINGS: dict[str, str] = {"corridor": "ccfs.envs.drawings:corridor"}
+DRAWINGS: dict[str, str] = {"corridor": "ccfs.envs.toys.drawings:corridor"}
 """The drawing of each shipped environment that has one, as "module:callable". Others get `totals`."""
-SCENES: dict[str, str] = {"safety-gymnasium": "ccfs.envs.point_maps:scene"}
+SCENES: dict[str, str] = {"safety-gymnasium": "ccfs.envs.safety.point_maps:scene"}
 """The scene of each shipped environment that has one. A report makes no environment that is not listed here."""
 
 

@@ -11,12 +11,12 @@ from markupsafe import Markup
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
-from ccfs.interfaces import Vector
 from ccfs.report.charts import Chart, glyph
 from ccfs.report.counts import Sources
 from ccfs.report.drawings import Panel
-from ccfs.report_numbers import interval, rate_text
-from ccfs.run_certificate import AttackedCount
+from ccfs.results.certificate import AttackedCount
+from ccfs.results.numbers import interval, rate_text
+from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "DELTA",

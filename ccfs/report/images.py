@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates.images import CountTable, ImageSet, Rule, Verdict, read_counts
-from ccfs.certificates.images.summary import (
+from ccfs.certificates.rounding import lower_text, upper_text
+from ccfs.images import CountTable, ImageSet, Rule, Verdict, read_counts
+from ccfs.images.folder import ImageRun, read_run
+from ccfs.images.summary import (
     JOINT_RULES,
     PROOF_RULES,
     Line,
@@ -21,8 +23,6 @@ from ccfs.certificates.images.summary import (
     scaled_thresholds,
     verdicts,
 )
-from ccfs.certificates.rounding import lower_text, upper_text
-from ccfs.image_runs import ImageRun, read_run
 
 __all__ = ["write_report"]
 
@@ -129,7 +129,7 @@ def _image_rows(
 
 def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
     """Return the proved label changes of the attack, or None where none was run."""
-    from ccfs.certificates.images.endpoints import read_attack, shifted_center
+    from ccfs.images.endpoints import read_attack, shifted_center
 
     path = folder / "attack" / "endpoints.jsonl"
     if not path.is_file():

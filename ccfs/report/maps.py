@@ -12,10 +12,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ccfs.executors import Engine
-from ccfs.interfaces import Vector
-from ccfs.protocol import NOMINAL, Protocol
-from ccfs.recording import StepRow, TrajectoryRow
+from ccfs.protocol.model import NOMINAL, Protocol
 from ccfs.report.charts import Chart
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import SCENES, Disc, scene_for
@@ -31,7 +28,10 @@ from ccfs.report.replay import (
     retell,
     stored_trial,
 )
-from ccfs.store import Store
+from ccfs.runs.executors import Engine
+from ccfs.runs.recording import StepRow, TrajectoryRow
+from ccfs.runs.store import Store
+from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "CELL",

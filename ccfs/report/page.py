@@ -12,13 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ccfs.certificates.rounding import exact_text, lower_text, upper_text
-from ccfs.certify import certificate_name
-from ccfs.counting import finished_batches, refuse_changed_events
-from ccfs.executors import Engine, serial_engine
-from ccfs.hashing import canonical_json, text_digest
-from ccfs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
-from ccfs.protocol import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.provenance import PROVENANCE
+from ccfs.files.digests import canonical_json, text_digest
+from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.report.charts import glyph
 from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
 from ccfs.report.drawings import Drawing, Shown, drawing_for
@@ -34,10 +29,15 @@ from ccfs.report.figures import (
 )
 from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
-from ccfs.report_numbers import rate_text
-from ccfs.run_certificate import RunCertificate
-from ccfs.store import RunError, Store
-from ccfs.trace import Trace, traces
+from ccfs.results.certificate import RunCertificate
+from ccfs.results.certify import certificate_name
+from ccfs.results.numbers import rate_text
+from ccfs.runs.counting import finished_batches, refuse_changed_events
+from ccfs.runs.executors import Engine, serial_engine
+from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
+from ccfs.runs.provenance import PROVENANCE
+from ccfs.runs.store import RunError, Store
+from ccfs.runs.trace import Trace, traces
 
 __all__ = ["REPORT", "render", "write_report"]
 

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ccfs.adapter import Signals, inner_step
-from ccfs.batches import Batch, parse_canonical
-from ccfs.counting import finished_batches
-from ccfs.executors import Engine
+from ccfs.files.digests import chain_start, chain_step, observation_digest
 from ccfs.files.parquet import read_parquet
-from ccfs.hashing import chain_start, chain_step, observation_digest
-from ccfs.interfaces import Vector
-from ccfs.protocol import NOMINAL, Protocol
-from ccfs.recording import StepRow, TrajectoryRow
+from ccfs.protocol.model import NOMINAL, Protocol
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import Disc, Scene, scene_for
+from ccfs.runs.batches import Batch, parse_canonical
+from ccfs.runs.counting import finished_batches
+from ccfs.runs.executors import Engine
+from ccfs.runs.recording import StepRow, TrajectoryRow
+from ccfs.runs.store import Store
+from ccfs.runs.tables import step_rows, trajectory_rows
+from ccfs.runtime.environment import Signals, inner_step
 from ccfs.runtime.grid import Grid
-from ccfs.store import Store
-from ccfs.tables import step_rows, trajectory_rows
+from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "ARMS",

@@ -49,9 +49,7 @@ class CostEnvironment(Protocol):
         """Begin an episode."""
         ...
 
-    def step(
-        self, action: Floats, /
-    ) -> tuple[NDArray[np.float64], float, float, bool, bool, Mapping[str, object]]:
+    def step(self, action: Floats, /) -> tuple[NDArray[np.float64], float, float, bool, bool, Mapping[str, object]]:
         """Return observation, reward, cost, terminated, truncated, info."""
         ...
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ccfs.certificates import checks
 from ccfs.controllers import zoo
-from ccfs.controllers.sb3_adapter import from_sb3
+from ccfs.controllers.adapters.sb3 import from_sb3
 from ccfs.controllers.training.rollout import first_admissible
 from ccfs.controllers.training.runner import versions
 from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LOW, reset_seeds
@@ -39,9 +39,7 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, float(reward) - self._penalty * float(info["cost"]), terminated, truncated, info
 
 
-def train_sb3(
-    environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console
-) -> zoo.Card:
+def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console) -> zoo.Card:
     """Train with SB3's default PPO in one stretch (it is not resumable); write `model.zip` and a zoo entry."""
     checks.count("steps", steps, minimum=2)
     task = environment.removesuffix("-v0").removeprefix("Safety").lower()

@@ -61,9 +61,7 @@ class TrainingState:
     @classmethod
     def fresh(cls, config: TrainingConfig, *, observation_size: int, action_size: int) -> TrainingState:
         """Return the state before the first epoch."""
-        layout = Layout(
-            observation_size=observation_size, action_size=action_size, hidden_sizes=config.hidden_sizes
-        )
+        layout = Layout(observation_size=observation_size, action_size=action_size, hidden_sizes=config.hidden_sizes)
         parameters = layout.initial(stream(config.seed, 0, "weights"))
         return cls(
             config=config,

@@ -105,9 +105,9 @@ def minibatch_step(
     is_flat = np.where(advantages > 0.0, ratio > 1.0 + config.clip, ratio < 1.0 - config.clip)
     slope = np.where(is_flat, 0.0, -ratio * advantages / size).astype(ratio.dtype)[:, None]
     output_gradient[ACTOR] = slope * scaled / std
-    layout.views(gradient)[2][ACTOR] = (
-        slope * (scaled * scaled - 1.0)
-    ).sum(axis=0) - config.entropy_coefficient / layout.action_size
+    layout.views(gradient)[2][ACTOR] = (slope * (scaled * scaled - 1.0)).sum(
+        axis=0
+    ) - config.entropy_coefficient / layout.action_size
 
     layout.backward(parameters, observations, activations, output_gradient, gradient)
     gradient[REWARD_CRITIC:] += 2.0 * config.critic_norm_coefficient * parameters[REWARD_CRITIC:]

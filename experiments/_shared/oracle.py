@@ -101,8 +101,10 @@ class Oracle:
 def quantile(p: mp.mpf) -> mp.mpf:
     """Return the standard normal quantile."""
     with mp.workdps(DIGITS):
-        return mp.sqrt(2) * mp.erfinv(2 * p - 1) if p > mp.mpf("1e-20") else mp.findroot(
-            lambda x: mp.log(mp.ncdf(x)) - mp.log(p), -mp.sqrt(-2 * mp.log(p))
+        return (
+            mp.sqrt(2) * mp.erfinv(2 * p - 1)
+            if p > mp.mpf("1e-20")
+            else mp.findroot(lambda x: mp.log(mp.ncdf(x)) - mp.log(p), -mp.sqrt(-2 * mp.log(p)))
         )
 
 

@@ -159,9 +159,7 @@ def figure(rows: records.Table, path: Path) -> None:
     right.set_ylabel("finite minus anchor ratio")
     left.set_title("A  local diagnostic and finite KL")
     right.set_title("B  what the diagonal hides")
-    left.legend(
-        loc="lower right", handletextpad=0.2, frameon=True, facecolor="white", edgecolor="none", framealpha=1.0
-    )
+    left.legend(loc="lower right", handletextpad=0.2, frameon=True, facecolor="white", edgecolor="none", framealpha=1.0)
     figures.save(drawn, path)
 
 

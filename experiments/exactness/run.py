@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 from drivers import Driver
 
-from ccfs.envs import fast, is_fast, make
-from ccfs.envs.selftest import same_bits
+from ccfs.envs import is_fast, make
+from ccfs.envs.safety import fast
+from ccfs.envs.safety.selftest import same_bits
 
 HERE = Path(__file__).parent
 TASKS = [

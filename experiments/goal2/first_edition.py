@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate, certify_event
-from ccfs.hashing import canonical_json, text_digest
-from ccfs.protocol import EventSpec, Protocol, parse_protocol
-from ccfs.registry import PARTS
-from ccfs.run_certificate import AttackedCount
+from ccfs.files.digests import canonical_json, text_digest
+from ccfs.protocol.model import EventSpec, Protocol, parse_protocol
+from ccfs.protocol.registry import PARTS
+from ccfs.results.certificate import AttackedCount
 
 __all__ = ["PROTOCOL", "FirstCertificate", "certificate", "protocol"]
 
@@ -31,12 +31,12 @@ _PATHS = MappingProxyType(
         "ccfs.controllers.navigator:NavigatorFallback": "navigator",
         "ccfs.controllers.navigator:BrakeFallback": "brake",
         "ccfs.controllers.navigator:StopFallback": "stop",
-        "ccfs.components:BoxVerifier": "box",
-        "ccfs.components:CenterFallback": "center",
-        "ccfs.envs.lidar_box:LidarBox": "lidar-box",
-        "ccfs.learned_shift:DangerBurstShift": "danger-burst",
-        "ccfs.learned_shift:critic_greedy": "critic-greedy",
-        "ccfs.learned_shift:learned": "learned",
+        "ccfs.runtime.components:BoxVerifier": "box",
+        "ccfs.runtime.components:CenterFallback": "center",
+        "ccfs.envs.safety.lidar_box:LidarBox": "lidar-box",
+        "ccfs.attacks.learned:DangerBurstShift": "danger-burst",
+        "ccfs.attacks.learned:critic_greedy": "critic-greedy",
+        "ccfs.attacks.learned:learned": "learned",
     }
 )
 

@@ -14,7 +14,7 @@ import records
 
 from ccfs.controllers import zoo
 from ccfs.controllers.lipschitz import lipschitz_upper, observation_budget
-from ccfs.protocol import Protocol
+from ccfs.protocol.model import Protocol
 
 LIDARS = tuple(range(12, 60))
 HEADS = ("results", "arm", "coordinates", "budget", "lipschitz", "product of norms", "rounding", "eta")

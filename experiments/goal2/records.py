@@ -13,15 +13,15 @@ import first_edition
 import pyarrow as pa
 
 from ccfs.certificates.bounds import Bound
-from ccfs.certify import refuse_missing_trials
-from ccfs.costs import cost_study
-from ccfs.costs_text import document
+from ccfs.cli.table import markdown
 from ccfs.files.parquet import parquet_bytes, read_parquet
-from ccfs.protocol import Protocol
-from ccfs.store import Store
-from ccfs.table import TableRow, table_rows
-from ccfs.table_cli import markdown
-from ccfs.trial_lines import trial_lines
+from ccfs.protocol.model import Protocol
+from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.costs import cost_study
+from ccfs.results.costs_text import document
+from ccfs.results.table import TableRow, table_rows
+from ccfs.results.trial_lines import trial_lines
+from ccfs.runs.store import Store
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

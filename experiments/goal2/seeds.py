@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from ccfs.controllers import zoo
-from ccfs.protocol import load_protocol
+from ccfs.protocol.model import load_protocol
 
 HERE = Path(__file__).resolve().parent
 EARLIER = {

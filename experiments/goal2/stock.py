@@ -6,8 +6,8 @@ import json
 import time
 from dataclasses import dataclass
 
-from ccfs.batches import plan, replay
-from ccfs.protocol import Protocol, parse_protocol
+from ccfs.protocol.model import Protocol, parse_protocol
+from ccfs.runs.batches import plan, replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

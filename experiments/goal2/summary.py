@@ -1,6 +1,6 @@
 """Write RESULTS.md and the figures from the kept results alone: nothing here runs an environment.
 
-    python experiments/goal2/summary.py
+python experiments/goal2/summary.py
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from _shared import figures
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
-from ccfs.protocol import Arm, Protocol
-from ccfs.protocol_parts import BlockSpec
-from ccfs.report_numbers import interval
-from ccfs.table import HEADS, TableRow
+from ccfs.protocol.model import Arm, Protocol
+from ccfs.protocol.tables import BlockSpec
+from ccfs.results.numbers import interval
+from ccfs.results.table import HEADS, TableRow
 
 HERE = records.HERE
 PALETTE = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)

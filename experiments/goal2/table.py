@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from stock import compare
 
-from ccfs.store import Store
-from ccfs.table import HEADS
-from ccfs.trial_lines import trial_lines
+from ccfs.results.table import HEADS
+from ccfs.results.trial_lines import trial_lines
+from ccfs.runs.store import Store
 
 KEPT = "table"
 

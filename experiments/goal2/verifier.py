@@ -1,6 +1,6 @@
 """Draw what the lidar verifier of the table accepts: four situations above, the accepted actions below.
 
-    python experiments/goal2/verifier.py
+python experiments/goal2/verifier.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.patches import Circle, Rectangle, Wedge
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _shared import figures
 
-from ccfs.envs.lidar_box import LidarBox
+from ccfs.envs.safety.lidar_box import LidarBox
 
 HERE = Path(__file__).resolve().parent
 BIN = 2.0 * math.pi / 16

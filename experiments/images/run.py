@@ -23,7 +23,8 @@ from rich.progress import Progress
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.conditional import forward_kl_radius, renyi_radius, reverse_kl_radius
 from ccfs.certificates.filtered import joint_mass_radius, joint_mass_radius_upper, top_label
-from ccfs.certificates.images import (
+from ccfs.certificates.rounding import fraction_upper
+from ccfs.images import (
     Band,
     ConfidenceFilter,
     CountTable,
@@ -41,12 +42,11 @@ from ccfs.certificates.images import (
     load_images,
     load_shipped,
 )
-from ccfs.certificates.images.attack import SearchPlan, cohort, family_size
-from ccfs.certificates.images.bandfit import fit_band, retained_fraction
-from ccfs.certificates.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-from ccfs.certificates.images.models import ZOO
-from ccfs.certificates.images.summary import accuracy, retention, table_lines, verdicts
-from ccfs.certificates.rounding import fraction_upper
+from ccfs.images.attack import SearchPlan, cohort, family_size
+from ccfs.images.bandfit import fit_band, retained_fraction
+from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
+from ccfs.images.models import ZOO
+from ccfs.images.summary import accuracy, retention, table_lines, verdicts
 
 RESULTS = Path(__file__).resolve().parent / "results"
 DELTA = 0.001

@@ -24,9 +24,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from ccfs.certificates.images.data import ImageSet, load_images
-from ccfs.certificates.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
 from ccfs.files.atomic import write_atomically
+from ccfs.images.data import ImageSet, load_images
+from ccfs.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
 
 HELD_OUT = 5000
 SPLIT_SEED = 20260916

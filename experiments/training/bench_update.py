@@ -18,7 +18,7 @@ import numpy as np
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.networks import ACTOR, COST_CRITIC, REWARD_CRITIC, Adam, Layout, log_density
 from ccfs.controllers.training.update import Batch, update
-from ccfs.envs import _compat
+from ccfs.envs.safety import compat as _compat
 
 LAYOUT = Layout(observation_size=60, action_size=2, hidden_sizes=(64, 64))
 CONFIG = TrainingConfig(environment="none", seed=0, update_iterations=1)

@@ -36,9 +36,7 @@ POINTS, TAILS, EDGE, BANDS = "points.json", "confidence_filter.csv", "l_shape.cs
 PICTURES = ("confidence_filter.png", "l_shape.png", "two_band.png")
 CENTER, SHIFTED, THRESHOLD, HEIGHT, SCALE = 0.65, 0.66, 0.633, 0.49, 0.15
 TWO_TAILS = BoxUnion([[-np.inf], [1.0]], [[-1.0], [np.inf]], 1.0)
-L_SHAPE = BoxUnion(
-    [[0.0, 0.0], [THRESHOLD, 0.0], [0.0, 0.5]], [[THRESHOLD, 0.5], [1.0, 0.5], [0.5, 1.0]], SCALE
-)
+L_SHAPE = BoxUnion([[0.0, 0.0], [THRESHOLD, 0.0], [0.0, 0.5]], [[THRESHOLD, 0.5], [1.0, 0.5], [0.5, 1.0]], SCALE)
 L_LABELS = (0, 1, 0)
 TWO_BANDS = BoxUnion([[-np.inf, -1.0], [-np.inf, 0.9]], [[np.inf, -0.9], [np.inf, 1.0]], 1.0)
 Record = dict[str, object]

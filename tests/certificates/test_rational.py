@@ -124,9 +124,7 @@ def test_rational_increasing_functions_keep_order_of_arguments(name, data):
     function, _, _, lowest, highest = CASES[name]
     interval, _ = data.draw(intervals(lowest, highest))
     assert function(interval.lower).lower <= function(interval.upper).upper
-    assert function(interval) == Interval(
-        lower=function(interval.lower).lower, upper=function(interval.upper).upper
-    )
+    assert function(interval) == Interval(lower=function(interval.lower).lower, upper=function(interval.upper).upper)
 
 
 def arb_bounds(ball: arb) -> Interval:

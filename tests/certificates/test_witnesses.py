@@ -117,9 +117,7 @@ def test_l_shape_contains_mpmath_quadrature():
     def density(x, center):
         return mpmath.exp(-((x - center) ** 2) / (2 * sigma**2)) / (sigma * mpmath.sqrt(2 * mpmath.pi))
 
-    wide, narrow = (
-        mpmath.quad(lambda y: density(y, height), mpmath.linspace(low, low + half, 5)) for low in (0, half)
-    )
+    wide, narrow = (mpmath.quad(lambda y: density(y, height), mpmath.linspace(low, low + half, 5)) for low in (0, half))
 
     def integral(weight, center, right=one):
         def column(edge):
@@ -137,9 +135,7 @@ def test_l_shape_contains_mpmath_quadrature():
     )
     event_a = integral(lambda x: 1, a, cut) / mass_a
     assert contains_mpmath(witness.kl, kl)
-    assert contains_mpmath(
-        witness.variance_ratio, integral(lambda x: (x - mean) ** 2, a) / mass_a / sigma**2
-    )
+    assert contains_mpmath(witness.variance_ratio, integral(lambda x: (x - mean) ** 2, a) / mass_a / sigma**2)
     assert contains_mpmath(witness.crossing, crossing)
     assert contains_mpmath(
         witness.total_variation,

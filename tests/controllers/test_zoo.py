@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from rich.console import Console
 from typer.testing import CliRunner
 
-from ccfs.cli import app
+from ccfs.cli.main import app
 from ccfs.controllers import ZooError, from_sb3, zoo
 from ccfs.controllers.training import runner
 from ccfs.controllers.training.config import TrainingConfig
@@ -230,9 +230,7 @@ def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypa
 def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
     from ccfs.controllers.training.sb3 import train_sb3
 
-    card = train_sb3(
-        "SafetyPointGoal1-v0", seed=4, steps=64, penalty=0.5, folder=tmp_path, console=Console(quiet=True)
-    )
+    card = train_sb3("SafetyPointGoal1-v0", seed=4, steps=64, penalty=0.5, folder=tmp_path, console=Console(quiet=True))
     entry = zoo.load(tmp_path / card.name)
     assert entry.card.steps == 64
     assert any(version.startswith("stable-baselines3==") for version in entry.card.versions)

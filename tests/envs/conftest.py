@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.envs import _compat
+from ccfs.envs.safety import compat as _compat
 
 EXACTNESS = Path(__file__).parents[2] / "experiments" / "exactness"
 

@@ -11,10 +11,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ccfs.envs import TASKS, _compat, is_fast, make
-from ccfs.envs.fast import LightBuilder
+from ccfs.envs import TASKS, is_fast, make
 from ccfs.envs.registration import builder_of
-from ccfs.envs.selftest import same_bits
+from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety.fast import LightBuilder
+from ccfs.envs.safety.selftest import same_bits
 
 pytestmark = pytest.mark.slow
 

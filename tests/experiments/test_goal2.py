@@ -12,7 +12,7 @@ from stored_studies import EXPERIMENTS
 
 from ccfs.certificates.trajectory import certify_event
 from ccfs.controllers import zoo
-from ccfs.protocol import load_protocol
+from ccfs.protocol.model import load_protocol
 
 pytestmark = pytest.mark.slow
 FOLDER = EXPERIMENTS / "goal2"
@@ -91,7 +91,7 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
 def test_no_attack_brought_the_observed_rate_below_what_is_certified(name):
     """Beyond chance, that is: the upper end of a 1 - 1e-6 interval must reach the certified probability."""
     from ccfs.certificates.bounds import Bound
-    from ccfs.report_numbers import interval
+    from ccfs.results.numbers import interval
 
     for document in certificates(name):
         for attacked in document.attacks:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.protocol import load_protocol
+from ccfs.protocol.model import load_protocol
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

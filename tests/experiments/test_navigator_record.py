@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.building import build_arm
 from ccfs.controllers.navigator import MapGuard, NavigatorFallback
-from ccfs.protocol import load_protocol
+from ccfs.protocol.model import load_protocol
+from ccfs.runs.build import build_arm
 
 HERE = Path(__file__).parents[2] / "experiments" / "navigator"
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ccfs.certificates.occupancy import BoxUnion, EventVerdict
 from ccfs.certificates.witnesses import l_shape, two_band
-from ccfs.cli import app
+from ccfs.cli.main import app
 from ccfs.gallery import page, study, witness
 from ccfs.gallery.shape import EXAMPLE, Shape, load_shape, paper_shapes, read_shape
 

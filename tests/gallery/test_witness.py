@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ccfs import __version__
 from ccfs.certificates.rational import Interval
 from ccfs.certificates.witnesses import StrictCheck, confidence_filter, l_shape, two_band
-from ccfs.cli import app
+from ccfs.cli.main import app
 from ccfs.gallery import witness
 
 MAKERS = {"confidence-filter": confidence_filter, "l-shape": l_shape, "two-band": two_band}
@@ -116,7 +116,9 @@ def test_witness_command_takes_under_three_seconds_of_processor_time():
     """Start-up included; processor time, so that a busy machine does not decide."""
     before = os.times()
     subprocess.run(
-        [sys.executable, "-c", "from ccfs.cli import app; app()", "witness", "--json"], check=True, capture_output=True
+        [sys.executable, "-c", "from ccfs.cli.main import app; app()", "witness", "--json"],
+        check=True,
+        capture_output=True,
     )
     after = os.times()
     assert after.children_user + after.children_system - before.children_user - before.children_system < 3.0

@@ -13,23 +13,23 @@ from PIL import Image
 from toy_protocol import contents, protocol
 from typer.testing import CliRunner
 
-from ccfs.audit import audit
+from ccfs.audit.run import audit
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import certify_event
-from ccfs.certify import certify
-from ccfs.cli import app
-from ccfs.executors import serial_engine
+from ccfs.cli.main import app
 from ccfs.report.charts import ticks
 from ccfs.report.counts import sources
 from ccfs.report.drawings import Disc, Panel, PathGroup, drawing_for, totals
 from ccfs.report.figures import drawing_figure, observed
 from ccfs.report.page import render, write_report
-from ccfs.report_numbers import interval
-from ccfs.rollouts import run
-from ccfs.run_certificate import AttackedCount
-from ccfs.schedules import ProposalSchedule
-from ccfs.store import RunError, Store
+from ccfs.results.certificate import AttackedCount
+from ccfs.results.certify import certify
+from ccfs.results.numbers import interval
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.run import run
+from ccfs.runs.store import RunError, Store
+from ccfs.runtime.schedules import ProposalSchedule
 
 pytestmark = pytest.mark.slow
 HOSTILE = '<script>document.title="owned"</script>&"'
@@ -139,7 +139,7 @@ def test_report_states_every_claim_and_its_limits(finished):
 
 
 def certify_document(path):
-    from ccfs.run_certificate import RunCertificate
+    from ccfs.results.certificate import RunCertificate
 
     return RunCertificate.from_bytes(path.read_bytes(), where=str(path))
 

@@ -15,15 +15,11 @@ import pytest
 from toy_protocol import protocol as toy_protocol
 
 import ccfs.report.maps
-from ccfs.building import part_targets
 from ccfs.certificates.bounds import Bound
-from ccfs.certify import certify
-from ccfs.envs.fast import LightBuilder
 from ccfs.envs.registration import builder_of
-from ccfs.executors import process_engine, serial_engine
+from ccfs.envs.safety.fast import LightBuilder
 from ccfs.files.parquet import parquet_bytes, read_parquet
-from ccfs.manifest import write_manifest
-from ccfs.protocol import NOMINAL, load_protocol
+from ccfs.protocol.model import NOMINAL, load_protocol
 from ccfs.report.counts import Ending, Trial, bars, ended_trials, shipped_events
 from ccfs.report.drawings import Disc, scene_for
 from ccfs.report.maps import Drawn, Picture, fallback_figure, fallback_map, map_figure, picture
@@ -39,10 +35,14 @@ from ccfs.report.replay import (
     retell,
     stored_trial,
 )
-from ccfs.rollouts import run
-from ccfs.store import Store
-from ccfs.table import table_rows
-from ccfs.trial_lines import trial_lines
+from ccfs.results.certify import certify
+from ccfs.results.table import table_rows
+from ccfs.results.trial_lines import trial_lines
+from ccfs.runs.build import part_targets
+from ccfs.runs.executors import process_engine, serial_engine
+from ccfs.runs.manifest import write_manifest
+from ccfs.runs.run import run
+from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
 TEXT = """
@@ -296,11 +296,11 @@ def test_report_names_no_one_elses_code(finished, no_picture, monkeypatch, tmp_p
     assert "ccfs table" in render(toy)
     assert [spec.name for spec in shipped_events(toy.protocol()).events] == ["safe"]
     assert '<section id="maps">' in render(finished)
-    assert {"ccfs.envs.point_maps", "ccfs.envs.drawings"} <= set(asked)
+    assert {"ccfs.envs.safety.point_maps", "ccfs.envs.toys.drawings"} <= set(asked)
     targets = [part_targets(store.protocol()) for store in (toy, finished)]
     named = {path.partition(":")[0] for table in targets for paths in table.values() for path in paths}
-    named -= {"ccfs.events"}  # the shipped events, which counting needs
-    assert {"ccfs.controllers.zoo", "ccfs.envs.lidar_box", "ccfs.components", "toys"} <= named
+    named -= {"ccfs.runs.events"}  # the shipped events, which counting needs
+    assert {"ccfs.controllers.zoo", "ccfs.envs.safety.lidar_box", "ccfs.runtime.components", "toys"} <= named
     assert named.isdisjoint(asked)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ccfs.history import PublicPast, PublicStep
-from ccfs.selection import Source
+from ccfs.runtime.history import PublicPast, PublicStep
+from ccfs.runtime.selection import Source
 
 
 def step(t: int) -> PublicStep:

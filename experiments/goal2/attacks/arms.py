@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.attack import Attack
-from ccfs.building import build_program
+from ccfs.attacks.attack import Attack
+from ccfs.attacks.ledger import energy_limit
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.navigator import Navigator
-from ccfs.interfaces import Controller, ShiftRule
-from ccfs.ledger import energy_limit
-from ccfs.protocol import load_protocol
-from ccfs.schedules import ProposalSchedule
-from ccfs.wrapper import ProposalWrapper
+from ccfs.protocol.model import load_protocol
+from ccfs.runs.build import build_program
+from ccfs.runtime.interfaces import Controller, ShiftRule
+from ccfs.runtime.schedules import ProposalSchedule
+from ccfs.runtime.wrapper import ProposalWrapper
 
 if TYPE_CHECKING:
     import torch

@@ -27,13 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from arms import DEVELOPMENT, HORIZON, SHIPPED, as_actor, controller_of, ship, wrapped
 
+from ccfs.attacks.learned import CostCritic, SensitivityShift, features, network, shift_of
+from ccfs.attacks.ledger import energy_limit
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer
-from ccfs.history import PublicHistory
-from ccfs.interfaces import Vector
-from ccfs.learned_shift import CostCritic, SensitivityShift, features, network, shift_of
-from ccfs.ledger import energy_limit
-from ccfs.streams import Streams
+from ccfs.runtime.history import PublicHistory
+from ccfs.runtime.interfaces import Vector
+from ccfs.runtime.streams import Streams
 
 HERE = Path(__file__).parent
 FIRST_SEED = DEVELOPMENT[0] + 300_000

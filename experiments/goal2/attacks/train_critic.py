@@ -28,7 +28,7 @@ from arms import DEVELOPMENT, HORIZON, SIGMA, TASK, as_actor, normalizer_of, shi
 
 from ccfs.controllers import zoo
 from ccfs.envs import make
-from ccfs.envs.lidar_box import LidarBox
+from ccfs.envs.safety.lidar_box import LidarBox
 
 HERE = Path(__file__).parent
 FIRST_SEED = DEVELOPMENT[0] + 100_000

@@ -1,0 +1,207 @@
+"""Shift rules: adversaries that move the center of the next block within what their ledger still accepts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.attacks.ledger import squared_norm
+from ccfs.certificates import checks
+from ccfs.runtime.history import PublicHistory
+from ccfs.runtime.interfaces import ShiftRule, Vector
+
+__all__ = [
+    "BurstShift",
+    "ConstantShift",
+    "Critic",
+    "GreedyShift",
+    "NoShift",
+    "OpposedShift",
+    "RandomShift",
+    "ScriptedShift",
+    "fit",
+]
+
+
+def fit(direction: Vector, norm: float) -> Vector:
+    """Return `direction` scaled to the length `norm`, up to a few roundings below and never above.
+
+    A direction that is zero or not finite gives the zero shift.
+    """
+    vector = np.array(direction, dtype=np.float64)
+    largest = float(np.abs(vector).max(initial=0.0))
+    if not (norm > 0.0 and largest > 0.0 and math.isfinite(largest)):
+        return np.zeros_like(vector)
+    # Scaled by the largest coordinate first: squares of tiny coordinates must not vanish.
+    vector /= largest
+    vector *= norm / float(np.linalg.norm(vector))
+    shrink = 2.0**-52
+    while squared_norm(vector) > Fraction(norm) ** 2:
+        vector *= 1.0 - shrink
+        shrink = min(2.0 * shrink, 0.5)
+    return vector
+
+
+def _even(history: PublicHistory, allowance: float, norm: float | None) -> float:
+    """Return the fixed norm as far as allowed, or, without one, an even share of the energy that is left."""
+    share = allowance / math.sqrt(max(history.horizon - history.t, 1)) if norm is None else norm
+    return min(share, allowance)
+
+
+class _Memoryless:
+    """A rule with nothing to forget."""
+
+    def reset(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True)
+class NoShift(_Memoryless):
+    """Never shift."""
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return zero."""
+        return np.zeros_like(history.center)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpposedShift(_Memoryless):
+    """Push against the (clipped) center, the paper's tested shift: a fixed norm, or an even share without one."""
+
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _optional_norm(self.norm)
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return the shift opposite to the center."""
+        return fit(-history.center, _even(history, allowance, self.norm))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantShift(_Memoryless):
+    """Push in one fixed direction: a fixed norm, or an even share without one."""
+
+    direction: tuple[float, ...]
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "direction", _direction(self.direction))
+        _optional_norm(self.norm)
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return the shift along the direction."""
+        return fit(np.array(self.direction), _even(history, allowance, self.norm))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomShift(_Memoryless):
+    """Push in a uniformly random direction drawn from the rule's own stream."""
+
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _optional_norm(self.norm)
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return a shift in a fresh random direction."""
+        return fit(rng.standard_normal(history.center.shape), _even(history, allowance, self.norm))
+
+
+class Critic(Protocol):
+    """Scores actions: the higher, the worse for the event."""
+
+    def __call__(self, observation: Vector, actions: Vector) -> NDArray[np.float64]:
+        """Return one score for each action, shape (n,), for `actions` of shape (n, d)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyShift(_Memoryless):
+    """Push towards the action that a critic finds worst among random probes around the center."""
+
+    critic: Critic
+    probes: int = 16
+    reach: float = 0.1
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.count("probes", self.probes, minimum=2)
+        checks.positive("reach", self.reach)
+        _optional_norm(self.norm)
+        if not callable(self.critic):
+            raise TypeError(f"`critic` must be callable, got {self.critic!r}.")
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return the shift towards the worst probe."""
+        probes = rng.standard_normal((self.probes, history.center.size))
+        probes *= self.reach / np.linalg.norm(probes, axis=1, keepdims=True)
+        scores = np.asarray(self.critic(history.observation, history.center + probes), dtype=np.float64)
+        if scores.shape != (self.probes,) or not np.isfinite(scores).all():
+            raise ValueError(f"`critic` must return {self.probes} finite scores, got {scores!r}.")
+        return fit(probes[int(scores.argmax())], _even(history, allowance, self.norm))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstShift(_Memoryless):
+    """Spend everything at one step, against the center or in a fixed direction."""
+
+    step: int
+    direction: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        checks.count("step", self.step)
+        if self.direction is not None:
+            object.__setattr__(self, "direction", _direction(self.direction))
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return the whole allowance at the chosen step, zero elsewhere."""
+        direction = -history.center if self.direction is None else np.array(self.direction)
+        return fit(direction, allowance if history.t == self.step else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedShift(_Memoryless):
+    """Play back given shifts, one a step, zero after the last. Nothing is shortened: overspending is refused."""
+
+    shifts: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shifts", tuple(_vector("shifts", row) for row in self.shifts))
+
+    def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
+        """Return the scripted shift of this step."""
+        return np.array(self.shifts[history.t]) if history.t < len(self.shifts) else np.zeros_like(history.center)
+
+
+def _optional_norm(norm: float | None) -> None:
+    if norm is not None:
+        checks.nonnegative("norm", norm)
+
+
+def _vector(name: str, values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(checks.finite(f"{name}[{i}]", value) for i, value in enumerate(values))
+
+
+def _direction(values: tuple[float, ...]) -> tuple[float, ...]:
+    direction = _vector("direction", values)
+    if not any(direction):
+        raise ValueError(f"`direction` must have a coordinate other than 0, got {direction}.")
+    return direction
+
+
+# mypy proves here that every shipped rule has the shape of a ShiftRule.
+_SHIPPED: tuple[type[ShiftRule], ...] = (
+    NoShift,
+    OpposedShift,
+    ConstantShift,
+    RandomShift,
+    GreedyShift,
+    BurstShift,
+    ScriptedShift,
+)

@@ -1,0 +1,1 @@
+"""Check a run again: hashes, numbers and replays."""

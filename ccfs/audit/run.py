@@ -1,0 +1,248 @@
+"""Audit a run: re-hash every file, rederive every number, replay trajectories bit for bit, and name each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ccfs.audit.batch import batch_faults
+from ccfs.files.digests import canonical_json
+from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.results.certify import certificate_name, derive
+from ccfs.runs.batches import Batch, plan
+from ccfs.runs.build import build_controller, event_references, part_targets
+from ccfs.runs.counting import is_enough, successes
+from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.provenance import PROVENANCE, changed_events, code_tables, differences, packages
+from ccfs.runs.replay import replay_faults
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["AuditReport", "audit"]
+
+_SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What an audit found. `notes` tell what differs here from where the run was made; they are no faults."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    protocol: str = ""
+    files: int = 0
+    trajectories: int = 0
+    replayed: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+@dataclass(slots=True)
+class _Findings:
+    faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    batches: list[tuple[Arm, AttackSpec | None, Batch]] = field(default_factory=list)
+
+
+def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) -> AuditReport:
+    """Audit a finished run.
+
+    Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
+    not what was recorded. Without a manifest, which is a fault, the journalled batches are still checked.
+
+    Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until you have read its
+    protocol. That runs none of it; what could then not be rederived stands in the notes.
+
+    Args:
+        store: the run.
+        replay: how many trajectories to replay, spread evenly over the run; None replays all.
+        expected: the hash of the protocol that the run must have; without it, any protocol will do.
+    """
+    files = sum(1 for _ in store.files())
+    faults = list(_kind_faults(store)) or [*_lock_faults(store), *manifest_faults(store)]
+    if faults:
+        return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
+    try:
+        protocol = store.protocol()
+    except (RuntimeError, ValueError) as error:
+        return AuditReport(faults=(f"protocol.json: {error}",), files=files)
+    found, runs_code = _Findings(), replay != 0
+    if store.read("protocol.json") != protocol.canonical.encode() + b"\n":
+        found.faults.append("protocol.json: must be the canonical text of its protocol.")
+    if expected is not None and protocol.hash != expected:
+        found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
+    _compare_provenance(store, protocol, found, runs_code=runs_code)
+    can_count = runs_code or not event_references(protocol)
+    if not can_count:
+        found.notes.append(
+            "events are counted by code that the protocol names, so nothing was recounted; use --replay."
+        )
+    for arm in protocol.arms:
+        _check_arm(store, protocol, arm, found, can_count=can_count)
+    found.faults += _stray_files(store, protocol, found)
+    if not found.faults and can_count:
+        _check_certificates(store, protocol, found)
+    if store.exists("report.html"):
+        found.notes.append("report.html: only its hash was checked; `ccfs report` writes it again from the run.")
+    trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
+    chosen = trials if replay is None else _spread(trials, replay)
+    if not found.faults:
+        found.faults += replay_faults(store, protocol, chosen)
+    return AuditReport(
+        faults=tuple(found.faults),
+        notes=tuple(found.notes),
+        protocol=protocol.hash,
+        files=files,
+        trajectories=len(trials),
+        replayed=0 if found.faults else len(chosen),
+    )
+
+
+def _kind_faults(store: Store) -> Iterator[str]:
+    """Yield a fault for each link (it may show another file tomorrow) and for what is no file at all."""
+    for path in sorted(store.root.rglob("*")):
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            yield f"{path.relative_to(store.root).as_posix()}: must be a plain file or folder."
+
+
+def _lock_faults(store: Store) -> Iterator[str]:
+    path = store.path("lock")
+    if path.exists() and path.stat().st_size:
+        yield "lock: must be empty."
+
+
+def _faults_without_manifest(store: Store) -> Iterator[str]:
+    """Yield the faults of the journalled batches of a run that has no manifest; others may not have been run yet."""
+    if store.exists(MANIFEST) or any(_kind_faults(store)):
+        return
+    try:
+        protocol = store.protocol()
+    except (RuntimeError, ValueError) as error:
+        yield f"protocol.json: {error}"
+        return
+    for arm in protocol.arms:
+        for attack in (None, *protocol.attacks):
+            for batch in plan(protocol, arm, attack):
+                if store.exists(batch.journal):
+                    yield from _batch_faults(store, protocol, arm, attack, batch)
+
+
+def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
+    try:
+        recorded = store.read_json(PROVENANCE)
+    except RunError as error:
+        found.faults.append(f"{PROVENANCE}: {error}")
+        return
+    if store.read(PROVENANCE) != canonical_json(recorded).encode() + b"\n":
+        found.faults.append(f"{PROVENANCE}: must be canonical JSON.")
+    if recorded.get("protocol") != protocol.hash:
+        found.faults.append(f"{PROVENANCE}: belongs to another protocol.")
+        return
+    for event, file in changed_events(protocol, recorded):
+        found.faults.append(f"{PROVENANCE}: the event {event!r} is not the one of the run: {file} was changed since.")
+    _compare_code(protocol, recorded.get("code"), found)
+    for name, before, now in differences(recorded.get("packages"), packages()):
+        found.notes.append(f"packages {name}: {before} when the run was made, {now} here.")
+    if runs_code:
+        _compare_controllers(protocol, recorded.get("controllers"), found)
+
+
+def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> None:
+    """Note other code: that is no fault, because whether it matters is what a replay tells."""
+    here = code_tables(tuple(part_targets(protocol).items()))["code"]
+    for name, before, now in differences(recorded, here):
+        if name in here:  # otherwise it is not on this machine, and a replay says so
+            found.notes.append(
+                f"code {name}: {before} when the run was made, {now} here: the code that audits is not the code "
+                "that ran. Trajectories that replay do not depend on the difference."
+            )
+
+
+def _compare_controllers(protocol: Protocol, recorded: object, found: _Findings) -> None:
+    """Name other controllers as faults: a replay with another one proves nothing about the recorded one."""
+    try:
+        digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
+    except ValueError as error:
+        found.notes.append(f"what the protocol names cannot be made here: {error}")
+        return
+    for name, before, now in differences(recorded, digests):
+        found.faults.append(f"{PROVENANCE}: controllers {name}: {before} when the run was made, {now} here.")
+
+
+def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:
+    """Check the batches of an arm and of its attacks, and where an anytime run stopped."""
+    planned = list(plan(protocol, arm, None))
+    finished = [batch for batch in planned if store.exists(batch.journal)]
+    if finished != planned[: len(finished)] or not finished:
+        found.faults.append(f"batches/{arm.name}/nominal: batches are missing in the middle.")
+        return
+    if protocol.claim.stop_at_budget is None and finished != planned:
+        found.faults.append(f"{planned[len(finished)].journal}: is missing.")
+        return
+    trials = sum(len(batch.trials) for batch in finished)
+    for attack in (None, *protocol.attacks):
+        for batch in plan(protocol, arm, attack, trials):
+            found.faults += _batch_faults(store, protocol, arm, attack, batch)
+            found.batches.append((arm, attack, batch))
+    if not found.faults and can_count:
+        is_whole = len(finished) == len(planned)
+        try:
+            found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=is_whole)
+        except (RuntimeError, ValueError) as error:
+            found.faults.append(f"batches/{arm.name}/nominal: cannot be counted: {error}")
+
+
+def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> list[str]:
+    try:
+        return list(batch_faults(store, protocol, arm, attack, batch))
+    except Exception as error:  # whatever a forged table makes a reader do, it is a fault of this batch
+        return [f"{batch.files[0]}: cannot be audited: {error}"]
+
+
+def _stray_files(store: Store, protocol: Protocol, found: _Findings) -> Iterator[str]:
+    planned = {name for _, _, batch in found.batches for name in (*batch.files, batch.journal)}
+    planned |= {certificate_name(arm, event) for arm in protocol.arms for event in protocol.events}
+    for name in store.files():
+        if name not in planned and name not in _SINGLE_FILES:
+            yield f"{name}: is not in the protocol's plan."
+
+
+def _stopping_faults(
+    store: Store, protocol: Protocol, arm: Arm, finished: list[Batch], *, is_whole: bool
+) -> Iterator[str]:
+    """Yield a fault unless the run stopped exactly where its rule says."""
+    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+    trials = 0
+    for position, batch in enumerate(finished):
+        for name, hits in successes(store, protocol, batch).items():
+            counts[name] += hits
+        trials += len(batch.trials)
+        is_last = position + 1 == len(finished)
+        if is_enough(protocol, arm, counts, trials) != is_last and not (is_last and is_whole):
+            what = "the run stopped before its rule allowed" if is_last else "the run went on after its rule said stop"
+            yield f"{batch.journal}: {what}."
+            return
+
+
+def _check_certificates(store: Store, protocol: Protocol, found: _Findings) -> None:
+    try:
+        expected = dict(derive(store, protocol))
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"certificates: cannot be rederived: {error}")
+        return
+    stored = {name for name in store.files() if name.startswith("certificates/")}
+    if not stored:
+        found.notes.append("the run has not been certified.")
+        return
+    for name in sorted(stored | set(expected)):
+        if name not in expected or name not in stored or expected[name].to_bytes() != store.read(name):
+            found.faults.append(f"{name}: is not what the traces give.")
+
+
+def _spread(trials: list[tuple[Batch, int]], count: int) -> list[tuple[Batch, int]]:
+    if not count >= 0:
+        raise ValueError(f"`replay` must be at least 0, got {count}.")
+    number = min(count, len(trials))
+    return [trials[i * len(trials) // number] for i in range(number)]

@@ -1,0 +1,270 @@
+"""Look for label changes inside the substituted radius: search, fresh screens, and an exact simultaneous confirmation.
+
+Search may use anything. What is claimed rests on the confirmation alone: new noise, exact tests, one Bonferroni family.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import checks
+from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower
+from ccfs.certificates.images import LabelCounts, pair_error_upper
+from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
+from ccfs.images.counting import Counter
+from ccfs.images.streams import NoiseStream
+from ccfs.images.torch import require_torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Candidate", "Confirmation", "SearchPlan", "cohort", "confirm", "distance_upper", "family_size", "search"]
+
+
+def cohort(images: int, size: int, salt: str) -> tuple[int, ...]:
+    """Return the first `size` indices ordered by SHA-256 of salt and index: chosen without looking at any image."""
+    total, wanted = checks.count("images", images, minimum=1), checks.count("size", size, minimum=1)
+    if not wanted <= total:
+        raise ValueError(f"`size` must be at most {total}, got {wanted}.")
+    order = sorted(range(total), key=lambda index: hashlib.sha256(f"{salt}:{index}".encode()).digest())
+    return tuple(order[:wanted])
+
+
+def family_size(members: int, num_classes: int) -> int:
+    """Return how many inferences one family reserves: pairwise tests at both endpoints and one bound, per member.
+
+    >>> family_size(128, 10)
+    2432
+    """
+    return checks.count("members", members, minimum=1) * (2 * (checks.count("num_classes", num_classes) - 1) + 1)
+
+
+def distance_upper(center: NDArray[np.float32], moved: NDArray[np.float32]) -> float:
+    """Return the Euclidean distance of two single-precision images, rounded up."""
+    changed = np.flatnonzero(center.ravel() != moved.ravel())
+    pairs = zip(moved.ravel()[changed].tolist(), center.ravel()[changed].tolist(), strict=True)
+    total = sum(((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs), Fraction(0))
+    with precision():
+        return upper_float(exact(total).sqrt())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    """How hard to search. The paper: 4 restarts, 150 steps, 256 proposals a step, screens of 50,000.
+
+    `ranking` says which counts rank the labels to aim at: those of `retained` proposals, or of all `drawn` ones, which
+    tell labels apart where the filter retains little.
+    """
+
+    restarts: int
+    steps: int
+    proposals: int
+    screen: int
+    threshold: float
+    reach: float = 0.98
+    temperatures: tuple[float, ...] = (1.0, 0.5, 0.25)
+    low: float = 0.0
+    high: float = 1.0
+    ranking: str = "retained"
+
+    def __post_init__(self) -> None:
+        if self.ranking not in ("retained", "drawn"):
+            raise ValueError(f"`ranking` must be 'retained' or 'drawn', got {self.ranking!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A moved center, the label it is hoped to have, and what a fresh screen counted there."""
+
+    center: NDArray[np.float32]
+    target: int
+    screen: LabelCounts
+
+    @property
+    def margin(self) -> int:
+        """Screened count of the target over the strongest other label."""
+        others = [count for label, count in enumerate(self.screen.retained) if label != self.target]
+        return self.screen.retained[self.target] - max(others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """Fresh counts at both endpoints and what they prove at the family's error.
+
+    `is_verified`: the filtered classifier has label `original` at the image and `changed` at the moved center, and the
+    distance is below a lower bound on the population's substituted radius.
+    """
+
+    original: int
+    changed: int
+    nominal: LabelCounts
+    shifted: LabelCounts
+    nominal_error: float
+    shifted_error: float
+    distance: float
+    radius_lower: float
+    error_each: float
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether both endpoint labels are proved and differ."""
+        return (
+            self.original != self.changed
+            and self.nominal_error <= self.error_each
+            and self.shifted_error <= self.error_each
+        )
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the labels change inside the substituted radius."""
+        return self.is_changed and self.distance < self.radius_lower
+
+
+def search(
+    model: nn.Module,
+    counter: Counter,
+    center: NDArray[np.float32],
+    nominal: LabelCounts,
+    *,
+    original: int,
+    radius: float,
+    sigma: float,
+    plan: SearchPlan,
+    seed: int,
+    index: int,
+) -> tuple[Candidate, ...]:
+    """Return screened candidates inside `reach` times the radius, best margin first.
+
+    Restarts alternate between the two most frequent other labels of `nominal`; the best and the last center of each
+    are screened with noise of their own. Centers stay in the box of pixel values; noise is not clipped.
+    """
+    checks.positive("radius", radius)
+    others = sorted(
+        (label for label in range(len(nominal.retained)) if label != original),
+        key=lambda label: (-nominal.retained[label], label),
+    )
+    found = []
+    for restart in range(plan.restarts):
+        target = others[restart % min(2, len(others))]
+        noise = NoiseStream(seed=seed, index=index, purpose=f"search/{restart}", dimension=center.size)
+        for place, moved in enumerate(_climb(model, center, target, original, radius, sigma, plan, noise, restart)):
+            screen = NoiseStream(seed=seed, index=index, purpose=f"screen/{restart}/{place}", dimension=center.size)
+            (counts,) = counter.count(moved, screen, plan.screen)
+            winner = max(others, key=lambda label: (counts.retained[label], -label))
+            found.append(Candidate(center=moved, target=winner, screen=counts))
+    return tuple(sorted(found, key=lambda candidate: -candidate.margin))
+
+
+def _climb(
+    model: nn.Module,
+    center: NDArray[np.float32],
+    target: int,
+    original: int,
+    radius: float,
+    sigma: float,
+    plan: SearchPlan,
+    noise: NoiseStream,
+    restart: int,
+) -> Sequence[NDArray[np.float32]]:
+    """Climb the smoothed margin of `target` over `original` among retained proposals; return best and last center."""
+    require_torch()
+    import torch
+
+    reader, rows = noise.reader(), np.empty((plan.proposals, center.size), dtype=np.float32)
+    base = torch.from_numpy(center.reshape(-1))
+    limit = plan.reach * radius
+
+    def inside(moved: torch.Tensor) -> torch.Tensor:
+        # Two rounds of both projections; the distance that counts is measured at confirmation.
+        for _ in range(2):
+            moved = moved.clamp(plan.low, plan.high)
+            shift = moved - base
+            moved = base + shift * min(1.0, limit / max(float(shift.norm()), 1e-12))
+        return moved
+
+    start = torch.zeros_like(base)
+    if restart >= 2:
+        reader.fill(rows)
+        start = torch.from_numpy(rows[0].copy())
+        start = start * (0.5 * limit / float(start.norm()))
+    moved = inside(base + start)
+    best, best_value = moved, -2.0
+    for step in range(plan.steps):
+        temperature = plan.temperatures[min(step * len(plan.temperatures) // plan.steps, len(plan.temperatures) - 1)]
+        reader.fill(rows)
+        variable = moved.clone().requires_grad_(True)
+        proposals = variable + sigma * torch.from_numpy(rows)
+        logits = model(proposals.view(plan.proposals, *center.shape).permute(0, 3, 1, 2))
+        weight = torch.sigmoid((logits.softmax(1).amax(1) - plan.threshold) / 0.05) + 1e-6
+        soft = (logits / temperature).softmax(1)
+        value = (weight * (soft[:, target] - soft[:, original])).sum() / weight.sum()
+        (gradient,) = torch.autograd.grad(value, variable)
+        if float(value.detach()) > best_value:
+            best, best_value = moved, float(value.detach())
+        size = limit * 2.5 / plan.steps
+        moved = inside(moved + size * gradient / max(float(gradient.norm()), 1e-12)).detach()
+    return [part.numpy().reshape(center.shape).astype(np.float32) for part in (best, moved)]
+
+
+def confirm(
+    counter: Counter,
+    center: NDArray[np.float32],
+    moved: NDArray[np.float32],
+    *,
+    original: int,
+    changed: int,
+    trials: int,
+    sigma: float,
+    delta: float,
+    members: int,
+    seed: int,
+    index: int,
+) -> Confirmation:
+    """Test a pair of endpoints on fresh noise, in a family that reserves its share for every cohort member.
+
+    Each endpoint's label is tested against every other by the exact pairwise test; the conditional probability of the
+    original label is bounded from below for the substituted radius sigma Phi^-1 (paper, app:cifar101-attack).
+
+    Assumes: endpoints, labels, `trials` and `members` were fixed without the noise drawn here.
+    """
+    counts = []
+    for name, place in (("nominal", center), ("shifted", moved)):
+        noise = NoiseStream(seed=seed, index=index, purpose=f"confirmation/{name}", dimension=center.size)
+        (found,) = counter.count(place, noise, trials)
+        counts.append(found)
+    nominal, shifted = counts
+    each = bonferroni(delta, family_size(members, len(nominal.retained)))
+    return Confirmation(
+        original=original,
+        changed=changed,
+        nominal=nominal,
+        shifted=shifted,
+        nominal_error=_winner_error(nominal, original),
+        shifted_error=_winner_error(shifted, changed),
+        distance=distance_upper(center, moved),
+        radius_lower=_substituted_lower(nominal, original, sigma, each),
+        error_each=each,
+    )
+
+
+def _winner_error(counts: LabelCounts, winner: int) -> float:
+    others = (count for label, count in enumerate(counts.retained) if label != winner)
+    return max(pair_error_upper(counts.retained[winner], count) for count in others)
+
+
+def _substituted_lower(counts: LabelCounts, label: int, sigma: float, delta: float) -> float:
+    retained = sum(counts.retained)
+    if retained == 0:
+        return 0.0
+    lower = clopper_pearson_lower(counts.retained[label], retained, delta=delta)
+    if not lower > 0.5:
+        return 0.0
+    with precision():
+        return max(lower_float(exact(sigma) * normal_quantile(exact(lower))), 0.0)

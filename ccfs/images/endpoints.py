@@ -1,0 +1,213 @@
+"""Attack a cohort of images: one line of JSON an image, so that an interrupted attack goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates.images import Rule, verdict
+from ccfs.files.atomic import write_atomically
+from ccfs.images.attack import SearchPlan, confirm, search
+from ccfs.images.counting import Counter
+from ccfs.images.data import ImageSet
+from ccfs.images.dataset import pixels
+from ccfs.images.filters import ConfidenceFilter
+from ccfs.images.records import CountRow, CountTable, RecordError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["AttackPlan", "Endpoint", "attack_cohort", "inside_sound_radius", "read_attack", "shifted_center"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackPlan:
+    """Everything that decides an attack besides the counts it starts from; `members` sets the confirmation's family."""
+
+    search: SearchPlan
+    arm: str
+    members: int
+    confirmation: int
+    delta: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What happened at one image. Fields from `distance` on are None unless a screen was positive.
+
+    `is_changed`: both endpoint labels are proved and differ. `is_verified`: and the distance is below a fresh lower
+    bound on the substituted radius.
+    """
+
+    index: int
+    label: int
+    selected: int | None
+    substituted_radius: float
+    sound_radius: float
+    target: int | None = None
+    screen_margin: int | None = None
+    distance: float | None = None
+    radius_lower: float | None = None
+    nominal: tuple[int, ...] | None = None
+    shifted: tuple[int, ...] | None = None
+    nominal_error: float | None = None
+    shifted_error: float | None = None
+    is_changed: bool = False
+    is_verified: bool = False
+
+
+def inside_sound_radius(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
+    """Return proved label changes closer than a certified radius: there must be none, short of the error delta."""
+    return tuple(e for e in endpoints if e.is_changed and e.distance is not None and e.distance < e.sound_radius)
+
+
+def attack_cohort(
+    model: nn.Module,
+    images: ImageSet,
+    table: CountTable,
+    cohort: Sequence[int],
+    plan: AttackPlan,
+    *,
+    batch_size: int,
+    folder: Path,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Endpoint, ...]:
+    """Search, screen and confirm at every image of the cohort whose substituted radius is positive.
+
+    Args:
+        model: the network that gave the counts.
+        images: its images.
+        table: counts of a confidence filter; they give the labels and radii to attack.
+        cohort: image indices, fixed before any count was seen.
+        plan: sizes and seeds.
+        batch_size: proposals per model call.
+        folder: gets `endpoints.jsonl` and the moved centers under `pairs/`.
+        progress: called with 1 after each image.
+    """
+    if len(cohort) > plan.members:
+        raise ValueError(f"`cohort` must hold at most {plan.members} images, the size of the family.")
+    rows = {row.index: row for row in table.arm(plan.arm)}
+    ranks = {row.index: row for row in table.arm("none")} if plan.search.ranking == "drawn" else rows
+    missing = [index for index in cohort if index not in rows]
+    if missing:
+        raise ValueError(f"`table` lacks counts of {len(missing)} images of the cohort, the first is {missing[0]}.")
+    counter = Counter(
+        model, table.key.sigma, ConfidenceFilter(plan.search.threshold), table.key.num_classes, batch_size
+    )
+    (folder / "pairs").mkdir(parents=True, exist_ok=True)
+    path = folder / "endpoints.jsonl"
+    done = _started(path, plan, table)
+    with path.open("a", encoding="utf-8") as log:
+        for index in cohort:
+            if index not in done:
+                center = pixels(images.images[index])
+                done[index], moved = _attacked(model, counter, center, rows[index], ranks[index], table, plan)
+                if moved is not None:
+                    np.save(folder / "pairs" / f"{index}.npy", moved)
+                log.write(json.dumps(asdict(done[index])) + "\n")
+                log.flush()
+            if progress is not None:
+                progress(1)
+    return tuple(done[index] for index in cohort)
+
+
+def shifted_center(folder: Path, index: int) -> NDArray[np.float32]:
+    """Return the moved center of a proved label change, (height, width, channels)."""
+    return np.asarray(np.load(folder / "pairs" / f"{index}.npy", allow_pickle=False), dtype=np.float32)
+
+
+def read_attack(path: Path) -> tuple[Mapping[str, object], tuple[Endpoint, ...]]:
+    """Return the head and the endpoints of `endpoints.jsonl`; a last line cut by a crash is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if not lines:
+        raise RecordError(f"{path} is empty.")
+    records = [json.loads(line) for line in lines[1:] if line.endswith("\n")]
+    for record in records:
+        for name in ("nominal", "shifted"):
+            record[name] = None if record[name] is None else tuple(record[name])
+    return json.loads(lines[0]), tuple(Endpoint(**record) for record in records)
+
+
+def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpoint]:
+    head = json.loads(json.dumps({"plan": asdict(plan), "counts": json.loads(table.key.text())}))
+    if not path.exists():
+        write_atomically(path, f"{json.dumps(head)}\n".encode())
+        return {}
+    found, endpoints = read_attack(path)
+    if found != head:
+        raise RecordError(f"{path} belongs to another attack. Use another folder.")
+    # Written again without a cut last line, before anything is appended.
+    lines = [json.dumps(head), *(json.dumps(asdict(endpoint)) for endpoint in endpoints)]
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    return {endpoint.index: endpoint for endpoint in endpoints}
+
+
+def _attacked(
+    model: nn.Module,
+    counter: Counter,
+    center: NDArray[np.float32],
+    row: CountRow,
+    ranked: CountRow,
+    table: CountTable,
+    plan: AttackPlan,
+) -> tuple[Endpoint, NDArray[np.float32] | None]:
+    sigma = table.key.sigma
+    unsound, sound = (
+        verdict(rule, row.selection, row.estimation, sigma=sigma, delta=plan.delta)
+        for rule in (Rule.SUBSTITUTED, Rule.SIMULTANEOUS)
+    )
+    start = Endpoint(
+        index=row.index,
+        label=row.label,
+        selected=unsound.selected,
+        substituted_radius=unsound.radius,
+        sound_radius=sound.radius,
+    )
+    if unsound.selected is None or not unsound.radius > 0.0:
+        return start, None
+    best = search(
+        model,
+        counter,
+        center,
+        ranked.estimation,
+        original=unsound.selected,
+        radius=unsound.radius,
+        sigma=sigma,
+        plan=plan.search,
+        seed=plan.seed,
+        index=row.index,
+    )[0]
+    screened = {**asdict(start), "target": best.target, "screen_margin": best.margin}
+    if not best.margin > 0:
+        return Endpoint(**screened), None
+    result = confirm(
+        counter,
+        center,
+        best.center,
+        original=unsound.selected,
+        changed=best.target,
+        trials=plan.confirmation,
+        sigma=sigma,
+        delta=plan.delta,
+        members=plan.members,
+        seed=plan.seed,
+        index=row.index,
+    )
+    screened |= {
+        "distance": result.distance,
+        "radius_lower": result.radius_lower,
+        "nominal": result.nominal.retained,
+        "shifted": result.shifted.retained,
+        "nominal_error": result.nominal_error,
+        "shifted_error": result.shifted_error,
+        "is_changed": result.is_changed,
+        "is_verified": result.is_verified,
+    }
+    return Endpoint(**screened), best.center if result.is_changed else None

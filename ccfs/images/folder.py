@@ -1,0 +1,117 @@
+"""A run folder of `ccfs image`: what was asked, so that certificates, report and attack go on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ccfs.files.atomic import write_atomically
+from ccfs.images import (
+    Band,
+    ConfidenceFilter,
+    Filter,
+    ImageSet,
+    NoFilter,
+    ProjectedBand,
+    folded,
+    load_checkpoint,
+    load_images,
+    load_shipped,
+)
+from ccfs.images.fused import fused
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ImageRun", "read_run", "write_run"]
+
+
+class ImageRun(BaseModel):
+    """One counting run: images, network, filter, noise and sizes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"]
+    split: Literal["train", "test"] = "test"
+    data: Path | None = None
+    network: str | None = None
+    checkpoint: Path | None = None
+    arch: str | None = None
+    int8: bool = False
+    filter: Literal["none", "confidence", "band"] = "confidence"
+    threshold: float = Field(default=0.9, ge=0.0, lt=1.0)
+    band: Path | None = None
+    sigma: float = Field(gt=0.0)
+    images: int = Field(default=100, ge=1)
+    n0: int = Field(default=100, ge=1)
+    n: int = Field(default=1000, ge=1)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _complete(self) -> ImageRun:
+        if (self.network is None) == (self.checkpoint is None):
+            raise ValueError("name a shipped network or a checkpoint, not both and not neither")
+        if (self.filter == "band") != (self.band is not None):
+            raise ValueError("the filter `band` and a band file go together")
+        if self.int8 and self.network is None:
+            raise ValueError("the 8-bit form is made from shipped networks only")
+        return self
+
+    @property
+    def arm(self) -> str:
+        """The arm that the certificates are about."""
+        return {"none": "none", "band": "projected-band", "confidence": f"confidence>{self.threshold:g}"}[self.filter]
+
+    def image_set(self) -> ImageSet:
+        """Load the images."""
+        return load_images(self.dataset, self.split, self.data)
+
+    def rule(self) -> Filter:
+        """Build the filter; a confidence filter counts the unfiltered arm in the same model calls."""
+        if self.filter == "none":
+            return NoFilter()
+        if self.band is None:
+            return ConfidenceFilter(0.0, self.threshold) if self.threshold else ConfidenceFilter(0.0)
+        with np.load(self.band, allow_pickle=False) as saved:
+            offset, inner, outer = (float(value) for value in saved["numbers"])
+            return ProjectedBand(Band(direction=saved["direction"], offset=offset, inner=inner, outer=outer))
+
+    def model(self) -> nn.Module:
+        """Load the network in the form that is counted."""
+        if self.checkpoint is not None:
+            return folded(load_checkpoint(self.checkpoint, arch=self.arch))
+        network = load_shipped(str(self.network))
+        return self._int8(network) if self.int8 else fused(network, 28 if self.dataset == "mnist" else 32)
+
+    def _int8(self, network: nn.Module) -> nn.Module:
+        """Calibrate on the first 500 training images with fixed noise."""
+        import torch
+
+        from ccfs.images.int8 import quantized
+
+        training = load_images(self.dataset, "train", self.data).images[:500]
+        noise = np.random.default_rng(0).standard_normal(training.shape, dtype=np.float32)
+        noisy = training.astype(np.float32) / np.float32(255.0) + np.float32(self.sigma) * noise
+        return quantized(network, torch.from_numpy(noisy).permute(0, 3, 1, 2))
+
+
+def write_run(folder: Path, run: ImageRun) -> None:
+    """Write `run.json`; a folder that belongs to another run is refused."""
+    path = folder / "run.json"
+    if path.exists():
+        former = read_run(folder)
+        # More images may be added to a run; nothing else may change.
+        if former.model_copy(update={"images": run.images}) != run:
+            raise ValueError(f"{folder} belongs to another run: see {path.name}. Use another folder.")
+    write_atomically(path, f"{run.model_dump_json(indent=1)}\n".encode())
+
+
+def read_run(folder: Path) -> ImageRun:
+    """Read `run.json`."""
+    path = folder / "run.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a run of `ccfs image certify`: it has no run.json.")
+    return ImageRun.model_validate_json(path.read_text(encoding="utf-8"))

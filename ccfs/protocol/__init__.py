@@ -1,0 +1,1 @@
+"""The protocol file: its tables, seeds, short names and errors."""

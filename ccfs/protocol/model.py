@@ -1,0 +1,260 @@
+"""The protocol: one TOML file that fixes everything before the first rollout, validated, frozen and hashed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from ccfs.certificates.bounds import Bound
+from ccfs.files.digests import canonical_json, text_digest
+from ccfs.files.toml import read_toml
+from ccfs.protocol.errors import ProtocolError, explain
+from ccfs.protocol.seeds import Part, TrialsSpec, used_seeds
+from ccfs.protocol.tables import (
+    NOMINAL,
+    AttackSpec,
+    ClaimSpec,
+    ControllerSpec,
+    EnvironmentSpec,
+    EventSpec,
+    Name,
+    ProgramSpec,
+    Reference,
+    ScheduleSpec,
+    StopSpec,
+)
+from ccfs.runtime.streams import Streams
+
+__all__ = [
+    "NOMINAL",
+    "Arm",
+    "AttackSpec",
+    "EventSpec",
+    "Protocol",
+    "ProtocolError",
+    "Reference",
+    "load_protocol",
+    "parse_protocol",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One certified program: a controller under a schedule. Its name keys the random streams."""
+
+    controller: ControllerSpec
+    schedule: ScheduleSpec
+
+    @property
+    def name(self) -> str:
+        """The arm's name, also a relative folder."""
+        return f"{self.controller.name}/{self.schedule.name}"
+
+
+class Protocol(Part):
+    """Everything that is fixed before the first rollout."""
+
+    format: Literal["ccfs/protocol/1"] = Field(
+        default="ccfs/protocol/1", description="Kind and version of this document. Leave it out of a TOML file."
+    )
+    name: Name = Field(
+        description="Names the study and its default run folder: letters, digits, `.`, `_`, `-`, at most 80."
+    )
+    description: str = Field(default="", description="One sentence for the readers of the report.")
+    seed: int = Field(ge=0, description="Root of all random streams. The same file gives the same bytes.")
+    horizon: int = Field(ge=1, description="Steps of a trial, at most the environment's own time limit.")
+    batch: int = Field(
+        default=16,
+        ge=1,
+        description="Trials that run and are stored together. An interruption loses at most the batches that run then.",
+    )
+    trials: TrialsSpec = Field(description="Where the trials start, and how many there are.")
+    claim: ClaimSpec = Field(description="What is to be certified.")
+    environment: EnvironmentSpec = Field(description="The environment.")
+    controllers: tuple[ControllerSpec, ...] = Field(
+        min_length=1, description="The controllers. Each of them under each schedule is one arm."
+    )
+    schedules: tuple[ScheduleSpec, ...] = Field(min_length=1, description="The schedules of noise.")
+    program: ProgramSpec = Field(description="Verifier, fallbacks and candidate map.")
+    stop: StopSpec = Field(
+        default=StopSpec(), description="What ends a trial early. Without it, every trial goes on to the horizon."
+    )
+    events: tuple[EventSpec, ...] = Field(
+        min_length=1, description="What counts as success. Each arm and event is one claim with one certificate."
+    )
+    attacks: tuple[AttackSpec, ...] = Field(
+        default=(), description="Shift rules to try. Each costs as many trials as the nominal ones again."
+    )
+    quick_look_of: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="Hash of the whole protocol of which this is a quick look. `ccfs run --seeds` writes it; leave it "
+        "out.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.quick_look_of is None:  # so that a whole protocol's hash does not depend on quick looks
+            content.pop("quick_look_of", None)
+        return content
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Protocol:
+        for key in ("controllers", "schedules", "events", "attacks"):
+            names = [part.name for part in getattr(self, key)]
+            if len(set(names)) != len(names):
+                raise ValueError(f"`{key}` must have different names, got {names}")
+        for schedule in self.schedules:
+            if not isinstance(schedule.action, tuple):
+                continue
+            if len(schedule.action) != self.horizon:
+                raise ValueError(
+                    f"`schedules` {schedule.name!r} must have one block for each step of horizon {self.horizon}, "
+                    f"got {len(schedule.action)}"
+                )
+            if any(attack.budget is not None for attack in self.attacks):
+                raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
+        is_cohort = self.trials.seeds is not None
+        if is_cohort != (self.claim.bound in ("hoeffding", "cohort")):
+            accepted = "'hoeffding' or 'cohort'" if is_cohort else "'clopper-pearson' or 'anytime'"
+            kind = "a fixed cohort" if is_cohort else "draws from an initial law"
+            raise ValueError(f"`claim.bound` must be {accepted} for {kind}, got {self.claim.bound!r}")
+        if self.claim.family is not None and self.claim.family < self.claims:
+            raise ValueError(
+                f"`claim.family` must be at least {self.claims} (arms times events), got {self.claim.family}"
+            )
+        return self
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 (hex) of the validated content; comments, key order and spelled-out defaults do not matter."""
+        return text_digest(self.canonical)
+
+    @property
+    def canonical(self) -> str:
+        """The one JSON text of this protocol."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """Every controller under every schedule."""
+        pairs = [(controller, schedule) for controller in self.controllers for schedule in self.schedules]
+        return tuple(Arm(controller=controller, schedule=schedule) for controller, schedule in pairs)
+
+    @property
+    def claims(self) -> int:
+        """Number of certificates this protocol issues."""
+        return len(self.controllers) * len(self.schedules) * len(self.events)
+
+    @property
+    def family(self) -> int:
+        """Number of claims that share `delta`."""
+        return self.claim.family or self.claims
+
+    @property
+    def bound(self) -> Bound:
+        """The bound rule."""
+        return Bound(self.claim.bound)
+
+    def streams(self, arm: Arm, trial: int) -> Streams:
+        """Return the random streams of one trial.
+
+        Their reset seed is the cohort's member, or a draw of the initial law.
+        """
+        seeds = self.trials.seeds
+        seed = None if seeds is None else seeds[trial]
+        streams = Streams(protocol=self.hash, root=self.seed, arm=arm.name, trial=trial, reset_seed=seed)
+        return streams.drawn() if seed is None else streams
+
+    def reset_seeds(self) -> Iterable[int]:
+        """Return the reset seeds of all planned trials."""
+        if self.trials.seeds is not None:
+            return self.trials.seeds
+        streams = (self.streams(arm, trial) for arm in self.arms for trial in range(self.trials.count))
+        return [one.reset_seed for one in streams if one.reset_seed is not None]
+
+    def first(self, count: int) -> Protocol:
+        """Return a quick look at this protocol: `count` trials, with the first reset seeds of a cohort.
+
+        It has another name and another hash, and says of which protocol it is a look. Hence its noise is its own: it
+        is no part of the whole run, and the whole run is independent of what was seen in it.
+        """
+        if not 1 <= count <= self.trials.count:
+            raise ProtocolError(f"`seeds` must be in [1, {self.trials.count}], got {count}.")
+        seeds = self.trials.seeds
+        trials = {"initial_law": count} if seeds is None else {"cohort": list(seeds[:count])}
+        content = self.model_dump(mode="json")
+        content["trials"] = {**trials, "used_before": content["trials"]["used_before"]}
+        content["quick_look_of"] = self.quick_look_of or self.hash
+        name = f"{self.name[:60]}-first-{count}"
+        return parse_protocol({**content, "name": name}, where=self.name)
+
+
+def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
+    """Validate a protocol's content; `where` names it in errors."""
+    try:
+        return Protocol.model_validate_json(_json(content, where))
+    except ValidationError as error:
+        raise ProtocolError(*(f"{where}: {line}" for line in explain(error, Protocol))) from None
+
+
+def load_protocol(path: Path) -> Protocol:
+    """Read and validate a protocol file."""
+    try:
+        content = read_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # besides the parser's own: no UTF-8, a huge number, deep nesting
+        raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
+    return parse_protocol(_with_runs_read(content, path), where=str(path))
+
+
+def _with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
+    """Replace each run folder in `trials.used_before` by its protocol's hash and reset seeds.
+
+    A folder is taken from the place of the protocol file. It is not hashed, because it differs between machines.
+    """
+    trials = content.get("trials")
+    used = trials.get("used_before") if isinstance(trials, dict) else None
+    if not (isinstance(trials, dict) and isinstance(used, list)):
+        return content  # validation says what is wrong
+    read = [
+        _used_run(part, path, f"trials.used_before.{i}") if isinstance(part, dict) and "run" in part else part
+        for i, part in enumerate(used)
+    ]
+    return {**content, "trials": {**trials, "used_before": read}}
+
+
+def _used_run(part: dict[str, object], path: Path, key: str) -> dict[str, object]:
+    folder = part["run"]
+    if not isinstance(folder, str) or len(part) != 1:
+        raise ProtocolError(f"{path}: `{key}` must give `run`, a folder, and nothing else, got {part!r}.")
+    file = path.parent / folder / "protocol.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} cannot be read.") from None
+    if not isinstance(stored, dict):
+        raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} holds no protocol.")
+    protocol = parse_protocol(stored, where=str(file))
+    return {"protocol": protocol.hash, "seeds": used_seeds(protocol.reset_seeds())}
+
+
+def _json(content: dict[str, object], where: str) -> str:
+    try:
+        return json.dumps(content)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"{where}: must hold texts, numbers, booleans, arrays and tables only: {error}") from None

@@ -1,0 +1,329 @@
+"""The tables of a protocol file: what each may hold, and what is refused in it."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+
+from ccfs.protocol.registry import ALL_OF, accepted
+from ccfs.protocol.seeds import Part
+from ccfs.runtime.grid import Grid
+from ccfs.runtime.schedules import ProposalSchedule, Schedules
+
+__all__ = [
+    "EXACT",
+    "NOMINAL",
+    "RESOLUTION",
+    "AttackSpec",
+    "BlockSpec",
+    "CandidateMapSpec",
+    "ClaimSpec",
+    "ControllerSpec",
+    "EnvironmentSpec",
+    "EventSpec",
+    "FallbackSpec",
+    "Name",
+    "ProgramSpec",
+    "Reference",
+    "ScheduleSpec",
+    "StopSpec",
+    "VerifierSpec",
+]
+
+NOMINAL = "nominal"
+EXACT = "exact"
+RESOLUTION = r"^(exact|2\^(0|-?[1-9]\d?))$"
+# Numpy computes the lidars of these tasks, and their last bits depend on the processor.
+_ROUNDED = ("safety-gymnasium",)
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
+Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=80)]
+
+
+def _refuse_not_finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Refuse NaN and infinity anywhere: JSON has neither, so that a worker would be given null instead."""
+    pending: list[tuple[str, JsonValue]] = list(arguments.items())
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"`{key}` must be finite, got {value}")
+        if isinstance(value, dict):
+            pending.extend((f"{key}.{name}", part) for name, part in value.items())
+        elif isinstance(value, list):
+            pending.extend((f"{key}.{i}", part) for i, part in enumerate(value))
+    return arguments
+
+
+Arguments = Annotated[dict[str, JsonValue], AfterValidator(_refuse_not_finite)]
+_ARGUMENTS = (
+    "Arguments of the call, by keyword: texts, numbers, booleans, lists (given as tuples) and tables. "
+    "None of them may be NaN or infinite."
+)
+
+
+def _named(kind: str) -> AfterValidator:
+    """Refuse what names no part of this kind."""
+    return AfterValidator(partial(accepted, kind))
+
+
+class Reference(Part):
+    """Something made by calling `make` with the arguments."""
+
+    make: str = Field(description='The short name of a shipped part, or "module:callable" of your own.')
+    arguments: Arguments = Field(default_factory=dict, description=_ARGUMENTS)
+
+
+class EnvironmentSpec(Reference):
+    """The environment, the `info` keys of its cost and goal, and the grid of its observations."""
+
+    make: Annotated[str, _named("environment")] = Field(
+        description='The environment: the short name of a shipped one, or "module:callable" of your own.'
+    )
+    cost: str = Field(
+        default="cost",
+        description="Key of `info` that holds the cost of a step. An environment that returns six values gives "
+        "the cost itself.",
+    )
+    goal: str = Field(
+        default="goal_met", description="Key of `info` that is true if the goal is met. An absent key means not met."
+    )
+    resolution: str = Field(
+        default=EXACT,
+        pattern=RESOLUTION,
+        description=(
+            'Observations are rounded to multiples of this power of two, such as "2^-20", before anybody reads them. '
+            'A replay on another processor then gives the same trace. "exact" does not round. '
+            "Safety-Gymnasium tasks have 2^-20 unless another one is given."
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rounds_safety_gymnasium(cls, content: object) -> object:
+        """Fill in the default of shipped Safety-Gymnasium tasks, so that it stands in the hashed protocol."""
+        is_ours = isinstance(content, dict) and content.get("make") in _ROUNDED
+        return {"resolution": "2^-20", **content} if is_ours else content
+
+    @field_validator("resolution")
+    @classmethod
+    def _is_a_grid(cls, resolution: str) -> str:
+        Grid(_power(resolution))
+        return resolution
+
+    @property
+    def grid(self) -> float | None:
+        """The resolution as a number, None for exact observations."""
+        return _power(self.resolution)
+
+
+def _power(resolution: str) -> float | None:
+    return None if resolution == EXACT else 2.0 ** int(resolution.removeprefix("2^"))
+
+
+class ControllerSpec(Reference):
+    """A controller, whose answer is the center of the proposals."""
+
+    name: Name = Field(description="First part of the name of its arms. Names an arm in tables and folders.")
+    make: Annotated[str, _named("controller")] = Field(
+        description='The controller: the short name of a shipped one, or "module:callable" of your own.'
+    )
+    digest: str | None = Field(
+        default=None,
+        description="The only digest that is accepted. Without it, the run records the digest all the same.",
+    )
+
+
+class BlockSpec(Part):
+    """One proposal block: so many correlated Gaussian draws around the center. Give `rho` or `multiplier`, not both."""
+
+    count: int = Field(ge=1, description="Number of proposals in the block, N.")
+    sigma: float = Field(gt=0.0, description="Standard deviation of each proposal, in the units of the action.")
+    rho: float | None = Field(
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        description="Correlation between two proposals of a block. Without it, they are independent.",
+    )
+    multiplier: float | None = Field(
+        default=None,
+        ge=1.0,
+        description="Instead of `rho`: the energy multiplier κ = N / (1 + (N - 1) ρ) that the block shall have, "
+        "in (1, N].",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_block(self) -> BlockSpec:
+        self.schedule  # noqa: B018  # its own checks raise here, with the key
+        return self
+
+    @property
+    def schedule(self) -> ProposalSchedule:
+        """The block's law."""
+        return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho, multiplier=self.multiplier)
+
+
+def _plan_kind(plan: object) -> str:
+    return "per-step" if isinstance(plan, (list, tuple)) else "constant"
+
+
+BlockPlan = Annotated[
+    Annotated[BlockSpec, Tag("constant")] | Annotated[tuple[BlockSpec, ...], Tag("per-step")],
+    Discriminator(_plan_kind),
+]
+
+
+class ScheduleSpec(Part):
+    """A named schedule: the plan of the blocks that the action stage draws over time."""
+
+    name: Name = Field(description="Second part of the name of its arms. Names an arm in tables and folders.")
+    action: BlockPlan = Field(
+        description="Block of the action stage: one for every step, or a list with one per step of the horizon."
+    )
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules as the runtime takes them."""
+        if isinstance(self.action, BlockSpec):
+            return self.action.schedule
+        return tuple(block.schedule for block in self.action)
+
+
+class VerifierSpec(Reference):
+    """The verifier, which says what actions may run."""
+
+    make: Annotated[str, _named("verifier")] = Field(
+        description='The verifier: the short name of a shipped one, or "module:callable" of your own.'
+    )
+
+
+class CandidateMapSpec(Reference):
+    """A map from the proposals of a block to the candidates."""
+
+    make: Annotated[str, _named("candidate map")] = Field(
+        description='The map: the short name of a shipped one, or "module:callable" of your own.'
+    )
+
+
+class FallbackSpec(Reference):
+    """An action to take if the verifier accepts no proposal."""
+
+    name: Name = Field(description="Names the fallback in traces and reports.")
+    make: Annotated[str, _named("fallback")] = Field(
+        description='The fallback: the short name of a shipped one, or "module:callable" of your own.'
+    )
+    unverified: bool = Field(
+        default=False,
+        description="Whether the fallback runs without the consent of the verifier. The certificate says so.",
+    )
+
+
+class ProgramSpec(Part):
+    """What turns proposals into an action: candidate map, verifier and fallbacks."""
+
+    verifier: VerifierSpec = Field(description="Says for each candidate whether it may run.")
+    fallbacks: tuple[FallbackSpec, ...] = Field(
+        default=(),
+        description="Asked in this order if the verifier accepts no candidate. If it accepts none of them either, the "
+        "trial ends as a failure.",
+    )
+    clip_center: bool = Field(
+        default=True, description="Whether the center is clipped to the action box. If not, the certificate says so."
+    )
+    candidate_map: CandidateMapSpec | None = Field(
+        default=None,
+        description="Makes the candidates from the proposals. Without it, each proposal is clipped to the action box.",
+    )
+
+
+class AttackSpec(Part):
+    """A shift rule under a limit. Attacks are tried and reported; the claim rests on the nominal trials alone."""
+
+    name: Name = Field(description=f"Names the attack in tables and folders: anything but `{NOMINAL}`.")
+    rule: Annotated[str, _named("attack")] = Field(
+        description='The shift rule: the short name of a shipped one, or "module:callable" of your own.'
+    )
+    arguments: Arguments = Field(default_factory=dict, description=_ARGUMENTS)
+    budget: float | None = Field(
+        default=None, ge=0.0, description="Greatest Euclidean size of all shifts of a trial together."
+    )
+    energy: float | None = Field(
+        default=None,
+        ge=0.0,
+        description="Greatest energy of a trial, the sum of κ‖Δ‖²/σ² over its steps. Give it instead of `budget` "
+        "if the block of a schedule differs from step to step.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_limit(self) -> AttackSpec:
+        if (self.budget is None) == (self.energy is None):
+            raise ValueError("give `budget` or `energy`, and only one of them")
+        if self.name == NOMINAL:
+            raise ValueError(f"the name {NOMINAL!r} is for trials without shift")
+        return self
+
+
+class EventSpec(Part):
+    """An event: what counts as success."""
+
+    name: Name = Field(description="Names the claim and its certificate.")
+    event: Annotated[str, _named("event")] = Field(
+        description='The event: the short name of a shipped one, or "module:callable" of your own.'
+    )
+    arguments: Arguments = Field(
+        default_factory=dict,
+        description=f"{_ARGUMENTS} A shipped event has the `horizon` of the protocol unless a shorter one is given.",
+    )
+    events: tuple[EventSpec, ...] = Field(
+        default=(), description=f"For `{ALL_OF}` only: the events that must all hold."
+    )
+
+    @model_validator(mode="after")
+    def _has_its_own_keys(self) -> EventSpec:
+        if self.event != ALL_OF and self.events:
+            raise ValueError(f"`events` must be given for event = {ALL_OF!r} only, got event = {self.event!r}")
+        if self.event == ALL_OF and self.arguments:
+            raise ValueError(f"`arguments` must be given to the `events` of an {ALL_OF}, got {self.arguments!r}")
+        return self
+
+    def horizons(self, horizon: int) -> tuple[str, ...]:
+        """Return the numbers of steps that the event looks at, in a protocol of this horizon, as texts."""
+        if self.event == ALL_OF:
+            return tuple(dict.fromkeys(text for part in self.events for text in part.horizons(horizon)))
+        return (str(horizon if ":" in self.event else self.arguments.get("horizon", horizon)),)
+
+
+class StopSpec(Part):
+    """What ends a trial before the horizon."""
+
+    goal: bool = Field(default=False, description="Whether a trial ends at its first goal.")
+    cost: bool = Field(default=False, description="Whether a trial ends at its first positive cost.")
+
+
+class ClaimSpec(Part):
+    """The statistical claim: what is to be certified, and how counts become a lower bound."""
+
+    delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
+    target: float = Field(gt=0.0, lt=1.0, description="The probability that the event must keep under shift.")
+    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
+        description="How counts become a lower bound on the nominal probability."
+    )
+    family: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many claims share `delta`. Without it, the claims of this protocol. Raise it if this protocol "
+        "is one of several that you will choose among.",
+    )
+    stop_at_budget: float | None = Field(
+        default=None,
+        ge=0.0,
+        description='With bound = "anytime": stop an arm as soon as all its events are certified for this shift '
+        "budget.",
+    )
+
+    @model_validator(mode="after")
+    def _stops_only_anytime(self) -> ClaimSpec:
+        if self.stop_at_budget is not None and self.bound != "anytime":
+            raise ValueError(f"`stop_at_budget` needs bound = 'anytime', got {self.bound!r}")
+        return self

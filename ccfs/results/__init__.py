@@ -1,0 +1,1 @@
+"""From a run folder to statements: certificates, tables, costs and exports."""

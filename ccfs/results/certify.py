@@ -1,0 +1,130 @@
+"""Certify a finished run: count each event on the nominal traces, and write one certificate for each arm and event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ccfs.files.digests import file_digest
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate
+from ccfs.runs.batches import plan
+from ccfs.runs.build import attack_limit
+from ccfs.runs.counting import certificate, finished_batches, refuse_changed_events, tally
+from ccfs.runs.manifest import manifest_faults, write_manifest
+from ccfs.runs.provenance import PROVENANCE
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
+
+
+def certificate_name(arm: Arm, event: EventSpec) -> str:
+    """Return the file of a certificate inside the run."""
+    return f"certificates/{arm.name}/{event.name}.json"
+
+
+def certify(store: Store) -> list[RunCertificate]:
+    """Write the certificates of a finished run and add them to its manifest.
+
+    Assumes: the run is finished. A run cut short at a moment of someone's choice is not what a fixed-size bound
+    covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running). So is one with a
+    changed, added or missing file; only a certificate may be missing, because it is derived here.
+    """
+    protocol = store.protocol()
+    planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
+    with store.locked():
+        faults = manifest_faults(store, may_be_missing=planned)
+        if faults:
+            raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
+        made = []
+        for name, document in derive(store, protocol):
+            store.write(name, document.to_bytes())
+            made.append(document)
+        write_manifest(store, protocol)
+    return made
+
+
+def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertificate]]:
+    """Yield every certificate with its file name, computed from the stored traces alone.
+
+    Assumes: the trials are the planned ones, all of them or, where the protocol has a stopping rule, the first ones. A
+    run with others is refused: whoever may leave trials out chooses the counts. So is one with an event whose code is
+    not the recorded one.
+    """
+    refuse_changed_events(store, protocol)
+    record = store.read_json(PROVENANCE)
+    digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
+    for arm in protocol.arms:
+        counts, trials = tally(store, protocol, arm, None)
+        _refuse_missing_trials_of(store, protocol, arm, trials)
+        files = [name for batch in finished_batches(store, protocol, arm, None) for name in batch.files]
+        attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
+        energies = {spec.name: _greatest_energy(store, protocol, arm, spec) for spec in protocol.attacks}
+        for event in protocol.events:
+            yield (
+                certificate_name(arm, event),
+                RunCertificate(
+                    protocol=protocol.hash,
+                    arm=arm.name,
+                    event=event.name,
+                    definition=event,
+                    horizon=protocol.horizon,
+                    controller=digests.get(arm.controller.name, ""),
+                    is_center_clipped=protocol.program.clip_center,
+                    unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
+                    resolution=protocol.environment.resolution,
+                    quick_look_of=protocol.quick_look_of,
+                    planned_trials=protocol.trials.count,
+                    attacks=tuple(
+                        AttackedCount(
+                            attack=spec.name,
+                            budget=spec.budget,
+                            energy_limit=attack_limit(spec, arm),
+                            energy=energies[spec.name],
+                            successes=hits[event.name],
+                            trials=number,
+                        )
+                        for spec, hits, number in attacked
+                    ),
+                    traces={name: file_digest(store.path(name)) for name in files},
+                    provenance=CodeDigests(
+                        ccfs=code.get("ccfs", ""),
+                        parts={
+                            place: digest
+                            for place, digest in parts.items()
+                            if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
+                            or not place.startswith(("events.", "controllers."))
+                        },
+                    ),
+                    claim=certificate(protocol, arm, event.name, counts[event.name], trials).to_json(),
+                ),
+            )
+
+
+def _texts(table: object) -> dict[str, str]:
+    return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
+
+
+def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
+    """Raise unless every arm has the trials that its numbers may be computed from: the planned ones, in order."""
+    for arm in protocol.arms:
+        trials = sum(len(batch.trials) for batch in finished_batches(store, protocol, arm, None))
+        _refuse_missing_trials_of(store, protocol, arm, trials)
+
+
+def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+    planned = protocol.trials.count
+    if protocol.claim.stop_at_budget is None and trials != planned:
+        raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
+    for attack in (None, *protocol.attacks):
+        if finished_batches(store, protocol, arm, attack) != list(plan(protocol, arm, attack, trials)):
+            under = "nominal" if attack is None else attack.name
+            raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
+
+
+def _greatest_energy(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec) -> float:
+    spent = 0.0
+    for batch in finished_batches(store, protocol, arm, attack):
+        column = read_parquet(store.read(batch.files[2])).column("spent").to_pylist()
+        spent = max([spent, *column])
+    return spent

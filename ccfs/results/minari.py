@@ -1,0 +1,213 @@
+"""Export a run's trajectories as a Minari dataset: observations come from replaying, checked against stored hashes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import gymnasium
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.runs.batches import Batch
+from ccfs.runs.build import build_arm
+from ccfs.runs.counting import finished_batches
+from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.recording import StepRow, TrajectoryRow, TrialRecorder
+from ccfs.runs.store import RunError, Store
+from ccfs.runs.tables import trajectory_rows
+from ccfs.runs.trial import StopRule, run_trial
+from ccfs.runtime.interfaces import Controller, Vector
+from ccfs.runtime.wrapper import ProposalWrapper
+
+if TYPE_CHECKING:
+    from minari.data_collector import EpisodeBuffer
+
+__all__ = ["Exported", "export_minari"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was exported; `left_out` are trials that ended before any step was executed."""
+
+    dataset_id: str
+    episodes: int
+    steps: int
+    left_out: tuple[int, ...]
+
+
+class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
+    """Keeps the observations that pass by, rounded to the protocol's grid as the controller sees them."""
+
+    def __init__(self, env: gymnasium.Env[Vector, Vector], seen: Callable[[Vector], Vector]) -> None:
+        super().__init__(env)
+        self._seen_as = seen
+        self.seen: list[Vector] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Vector, dict[str, object]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.seen = [self._seen_as(observation)]
+        return observation, info
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, object]]:
+        returned = self.env.step(action)
+        self.seen.append(self._seen_as(returned[0]))
+        return returned  # type: ignore[return-value]  # five values or six, as the environment has it
+
+
+def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, attack: str | None = None) -> Exported:
+    """Write the trajectories of one arm, nominal or under one attack, as a Minari dataset on this machine.
+
+    Runs the code that the protocol names. A trajectory that does not replay to its stored hash is refused. A step in
+    which the program abstained has no action and is not exported; the trajectory then ends truncated.
+
+    Args:
+        store: a finished run.
+        dataset_id: Minari's name for it, such as "demo/steering-v0".
+        arm: "controller/schedule"; may be left out if the run has one arm.
+        attack: an attack's name; None exports the nominal trajectories.
+    """
+    try:
+        from minari import create_dataset_from_buffers
+        from minari.dataset.minari_dataset import parse_dataset_id
+        from minari.storage import get_dataset_path
+    except ImportError as error:
+        raise ImportError("exporting to Minari needs the extra `minari`: pip install 'ccfs[minari]'.") from error
+    try:
+        parse_dataset_id(dataset_id)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0, got {dataset_id!r}."
+        ) from error
+    if get_dataset_path(dataset_id).exists():
+        raise ValueError(
+            f"`dataset_id` must be new, got {dataset_id!r}. Delete it with `minari delete`, or choose another."
+        )
+    faults = manifest_faults(store)
+    if faults:
+        raise RunError(f"{store.root}: {faults[0]} Audit this run before exporting it.")
+    protocol = store.protocol()
+    chosen, shift = _choose_arm(protocol, arm), _choose_attack(protocol, attack)
+    wrapped, controller = build_arm(protocol, chosen, shift)
+    tap = _Tap(wrapped.env, wrapped.seen)
+    wrapped.env = tap
+    try:
+        buffers, metadata, left_out = [], [], []
+        for row, recorder in _replayed(store, protocol, chosen, shift, wrapped, controller):
+            if row.steps == 0:
+                left_out.append(row.trial)
+                continue
+            buffers.append(_episode(row, recorder.steps, tap.seen, wrapped.action_space.dtype))
+            metadata.append({"trial": row.trial, "reset_seed": row.reset_seed, "outcome": row.outcome})
+        if not buffers:
+            raise RunError(f"{store.root}: holds no trajectory with a step to export.")
+        with warnings.catch_warnings():
+            # It wishes for an author and a link, which only the user could know, and for a registered environment.
+            warnings.filterwarnings("ignore", category=UserWarning, module="minari")
+            dataset = create_dataset_from_buffers(
+                dataset_id=dataset_id,
+                buffer=buffers,
+                observation_space=wrapped.observation_space,
+                action_space=wrapped.action_space,
+                algorithm_name=f"ccfs {chosen.name}",
+                description=_description(protocol, chosen, shift, left_out),
+                data_format="arrow",
+            )
+        dataset.storage.update_episode_metadata(metadata)
+    finally:
+        wrapped.close()
+    return Exported(
+        dataset_id=dataset_id,
+        episodes=int(dataset.total_episodes),
+        steps=int(dataset.total_steps),
+        left_out=tuple(left_out),
+    )
+
+
+def _replayed(
+    store: Store,
+    protocol: Protocol,
+    arm: Arm,
+    attack: AttackSpec | None,
+    wrapped: ProposalWrapper,
+    controller: Controller,
+) -> Iterator[tuple[TrajectoryRow, TrialRecorder]]:
+    stop = StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost)
+    for batch in finished_batches(store, protocol, arm, attack):
+        for stored in _rows(store, batch):
+            recorder, row = run_trial(
+                wrapped,
+                controller,
+                horizon=protocol.horizon,
+                stop=stop,
+                streams=protocol.streams(arm, stored.trial),
+            )
+            if (row.chain, row.outcome, row.error) != (stored.chain, stored.outcome, stored.error):
+                raise RunError(
+                    f"{store.path(batch.files[1])}: trial {stored.trial} does not replay to its stored hash. "
+                    "Use the versions that `ccfs audit` names."
+                )
+            yield row, recorder
+
+
+def _rows(store: Store, batch: Batch) -> list[TrajectoryRow]:
+    return trajectory_rows(read_parquet(store.read(batch.files[1])))
+
+
+def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype: DTypeLike) -> EpisodeBuffer:
+    from minari.data_collector import EpisodeBuffer
+
+    done = [step for step in steps if step.action is not None]
+    is_cut = not (done[-1].terminated or done[-1].truncated)
+    return EpisodeBuffer(
+        id=None,
+        seed=row.reset_seed,
+        observations=seen[: len(done) + 1],
+        actions=[np.array(step.action, dtype=dtype) for step in done],
+        rewards=[step.reward for step in done],
+        terminations=[step.terminated for step in done],
+        truncations=[step.truncated or (is_cut and step is done[-1]) for step in done],
+        infos={
+            "cost": _column([0.0, *(np.nan if step.cost is None else step.cost for step in done)]),
+            "goal": _column([False, *(step.goal for step in done)]),
+            "is_fallback": _column([False, *(step.source == "fallback" for step in done)]),
+            "index": _column([-1, *(step.index for step in done)]),
+        },
+    )
+
+
+def _column(values: list[float] | list[bool] | list[int]) -> NDArray[np.generic]:
+    """One entry a row: Minari 0.5 writes plain vectors in `infos` but cannot read them back."""
+    return np.array(values)[:, None]
+
+
+def _choose_arm(protocol: Protocol, name: str | None) -> Arm:
+    names = [arm.name for arm in protocol.arms]
+    if name is None and len(names) == 1:
+        return protocol.arms[0]
+    if name not in names:
+        raise ValueError(f"`arm` must be one of {', '.join(names)}, got {name}.")
+    return protocol.arms[names.index(name)]
+
+
+def _choose_attack(protocol: Protocol, name: str | None) -> AttackSpec | None:
+    if name is None or name == NOMINAL:
+        return None
+    for spec in protocol.attacks:
+        if spec.name == name:
+            return spec
+    accepted = ", ".join([NOMINAL, *(spec.name for spec in protocol.attacks)])
+    raise ValueError(f"`attack` must be one of {accepted}, got {name}.")
+
+
+def _description(protocol: Protocol, arm: Arm, attack: AttackSpec | None, left_out: list[int]) -> str:
+    how = "nominal" if attack is None else f"under the attack {attack.name}"
+    words = f"Trajectories of {arm.name}, {how}, of the CCFS run {protocol.name} (protocol {protocol.hash})."
+    missing = f" Trials without any executed step are left out: {left_out}." if left_out else ""
+    return words + missing

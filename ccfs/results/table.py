@@ -1,0 +1,115 @@
+"""The table of a run: counts, lower bounds and budgets of every arm, as a pure function of its trial lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import lower_text
+from ccfs.certificates.trajectory import TrajectoryCertificate
+from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.results.trial_lines import event_column, fallback_column
+from ccfs.runs.counting import certificate
+
+__all__ = ["HEADS", "TableRow", "table_rows", "worst_attack"]
+
+HEADS = ("Ctrl", "Proposals", "Bound", "Safe", "Goal", "Timeout", "Cost", "p_L", "B_cert", "L", "Shift safe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """One arm under one bound rule.
+
+    Args:
+        safe: nominal trials in the event; `goal` of them reached the goal and `timeout` did not.
+        cost: nominal trials with a positive cost up to the first goal.
+        certificate: what the count certifies under this rule.
+        shifted: trials in the event under each attack.
+        acted: nominal steps by "proposals", by each fallback, and "abstained".
+    """
+
+    controller: str
+    schedule: str
+    trials: int
+    safe: int
+    goal: int
+    timeout: int
+    cost: int
+    certificate: TrajectoryCertificate
+    shifted: Mapping[str, int]
+    acted: Mapping[str, int]
+
+    def cells(self, budget: float, attack: str | None) -> tuple[str, ...]:
+        """Return the row as texts in the order of `HEADS`; lower bounds are rounded down."""
+        proof = self.certificate
+        return (
+            self.controller,
+            self.schedule,
+            proof.bound.value,
+            *map(str, (self.safe, self.goal, self.timeout, self.cost)),
+            lower_text(proof.p_lower, 3),
+            "–" if proof.budget is None else lower_text(proof.budget),
+            lower_text(proof.lower_at(budget), 3),
+            "–" if attack is None else str(self.shifted[attack]),
+        )
+
+
+def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:
+    """Return one row for each arm and bound rule, from the lines of `trial_lines` alone.
+
+    Assumes: the lines are all trials of a finished run of the protocol; the bound rules fit how they were drawn. Where
+    several rules are shown, only the protocol's own is the claim: it was chosen before the first trial. (Hoeffding's
+    bound on a cohort is never above the cohort bound, so showing it beside adds no claim.)
+    """
+    known = {spec.name for spec in protocol.events}
+    if event not in known:
+        raise ValueError(f"`event` must be one of {sorted(known)}, got {event!r}.")
+    every = lines.to_pylist()
+    rows = []
+    for arm in protocol.arms:
+        mine = [line for line in every if (line["controller"], line["schedule"]) == _key(arm)]
+        nominal = [line for line in mine if line["attack"] == NOMINAL]
+        inside = [line for line in nominal if line[event_column(event)]]
+        reached = sum(line["goal_step"] is not None for line in inside)
+        for bound in bounds:
+            rows.append(
+                TableRow(
+                    controller=arm.controller.name,
+                    schedule=arm.schedule.name,
+                    trials=len(nominal),
+                    safe=len(inside),
+                    goal=reached,
+                    timeout=len(inside) - reached,
+                    cost=sum(_has_cost_first(line) for line in nominal),
+                    certificate=certificate(protocol, arm, event, len(inside), len(nominal), bound),
+                    shifted={
+                        spec.name: sum(line["attack"] == spec.name and line[event_column(event)] for line in mine)
+                        for spec in protocol.attacks
+                    },
+                    acted=_acted(protocol, nominal),
+                )
+            )
+    return rows
+
+
+def worst_attack(rows: Sequence[TableRow], protocol: Protocol) -> AttackSpec | None:
+    """Return the attack that left fewest trials in the event over all arms, None if the protocol has none."""
+    return min(protocol.attacks, key=lambda spec: sum(row.shifted[spec.name] for row in rows), default=None)
+
+
+def _has_cost_first(line: Mapping[str, int | None]) -> bool:
+    cost, goal = line["first_cost_step"], line["goal_step"]
+    return cost is not None and (goal is None or cost <= goal)
+
+
+def _key(arm: Arm) -> tuple[str, str]:
+    return arm.controller.name, arm.schedule.name
+
+
+def _acted(protocol: Protocol, lines: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    columns = {part.name: fallback_column(part.name) for part in protocol.program.fallbacks}
+    columns = {"proposals": "proposals", **columns, "abstained": "abstained"}
+    return {name: sum(line[column] for line in lines) for name, column in columns.items()}

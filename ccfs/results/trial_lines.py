@@ -1,0 +1,121 @@
+"""One line for every trial of a run: outcome, events, who acted, energy spent and the trace's hash, in one table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import NOMINAL, Protocol
+from ccfs.results.certify import refuse_missing_trials
+from ccfs.runs.batches import Batch
+from ccfs.runs.build import build_event
+from ccfs.runs.counting import finished_batches, refuse_changed_events, refuse_other_trials
+from ccfs.runs.events import holds
+from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.store import RunError, Store
+from ccfs.runs.tables import trajectory_rows
+from ccfs.runs.trace import traces
+
+__all__ = ["event_column", "fallback_column", "trial_lines"]
+
+
+def event_column(event: str) -> str:
+    """Return the column that says whether a trial is in the event of this name."""
+    return f"in {event}"
+
+
+def fallback_column(fallback: str) -> str:
+    """Return the column that counts the steps of the fallback of this name."""
+    return f"fallback {fallback}"
+
+
+def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
+    """Return one line for every trial of every arm and attack of a finished run, in the protocol's order.
+
+    A run that is not finished, or with a file that was changed, added or removed, is refused: whatever is computed from
+    these lines is as good as a certificate. So is one with an event whose code was changed.
+    (The report page is not read, so that an old one does not matter.)
+
+    Besides the trajectory table's columns: `controller`, `schedule` and `attack`; a yes or no for each event; steps by
+    `proposals`, by each fallback and `abstained`; `spent`, the energy of an attacked trial (rounded up, else zero).
+    """
+    faults = [fault for fault in manifest_faults(store) if not fault.startswith("report.html:")]
+    if faults:
+        raise RunError(f"{store.root}: {faults[0]} Audit this run before reading its trials.")
+    refuse_missing_trials(store, protocol)
+    refuse_changed_events(store, protocol)
+    lines = [
+        line
+        for attack in (None, *protocol.attacks)
+        for arm in protocol.arms
+        for batch in finished_batches(store, protocol, arm, attack)
+        for line in _batch_lines(store, protocol, batch, (arm.controller.name, arm.schedule.name))
+    ]
+    return pa.Table.from_pylist(lines, schema=_schema(protocol))
+
+
+def _schema(protocol: Protocol) -> pa.Schema:
+    text, number, whole = pa.string(), pa.float64(), pa.int32()
+    return pa.schema(
+        [
+            ("controller", text),
+            ("schedule", text),
+            ("attack", text),
+            ("trial", whole),
+            ("reset_seed", pa.int64()),
+            ("outcome", text),
+            ("steps", whole),
+            ("goal_step", whole),
+            ("first_cost_step", whole),
+            ("total_reward", number),
+            ("total_cost", number),
+            *((event_column(spec.name), pa.bool_()) for spec in protocol.events),
+            ("proposals", whole),
+            *((fallback_column(part.name), whole) for part in protocol.program.fallbacks),
+            ("abstained", whole),
+            ("spent", number),
+            ("chain", pa.binary(32)),
+        ]
+    )
+
+
+def _batch_lines(store: Store, protocol: Protocol, batch: Batch, arm: tuple[str, str]) -> Iterator[dict[str, object]]:
+    steps, trajectories = (store.path(name) for name in batch.files[:2])
+    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    names = [part.name for part in protocol.program.fallbacks]
+    spent = {} if batch.attack == NOMINAL else _spent(store, batch)
+    rows = trajectory_rows(read_parquet(store.read(batch.files[1])))
+    refuse_other_trials(batch, [row.trial for row in rows], where=str(trajectories))
+    for row, trace in zip(rows, traces(trajectories, steps), strict=True):
+        acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
+        yield {
+            "controller": arm[0],
+            "schedule": arm[1],
+            "attack": batch.attack,
+            "trial": row.trial,
+            "reset_seed": row.reset_seed,
+            "outcome": row.outcome,
+            "steps": row.steps,
+            "goal_step": row.goal_step,
+            "first_cost_step": row.first_cost_step,
+            "total_reward": row.total_reward,
+            "total_cost": row.total_cost,
+            **{event_column(name): holds(event, trace) for name, event in events.items()},
+            "proposals": sum(count for (source, _), count in acted.items() if source == "proposal"),
+            **{fallback_column(name): acted["fallback", i] for i, name in enumerate(names)},
+            "abstained": sum(count for (source, _), count in acted.items() if source == "abstain"),
+            "spent": spent.get(row.trial, 0.0),
+            "chain": row.chain,
+        }
+
+
+def _spent(store: Store, batch: Batch) -> dict[int, float]:
+    """Return the energy that each trial of an attacked batch spent."""
+    log = read_parquet(store.read(batch.files[2]))
+    found: dict[int, float] = {}
+    for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
+        found[trial] = max(found.get(trial, 0.0), spent)
+    return found

@@ -1,0 +1,78 @@
+"""Verify a certificate file: its numbers from its counts and, with the run, its counts from the traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ccfs.certificates.trajectory import CertificateError
+from ccfs.results.certificate import NotACertificateError, RunCertificate
+from ccfs.results.certify import derive
+from ccfs.runs.build import event_references
+from ccfs.runs.counting import refuse_changed_events
+from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["refuse_no_file", "verify"]
+
+
+def refuse_no_file(path: Path) -> None:
+    """Raise ValueError unless there is a file; in a run's folder, name a certificate to take instead."""
+    if path.is_file():
+        return
+    inside = sorted(path.glob("certificates/**/*.json")) if path.is_dir() else []
+    if inside:
+        raise ValueError(f"{path}: must be a certificate file, got a run directory. Its first one is {inside[0]}.")
+    if path.is_dir():
+        raise ValueError(f"{path}: must be a certificate file (RUN/certificates/...), got a folder without any.")
+    raise ValueError(f"{path}: must be a certificate file, but there is none.")
+
+
+def verify(path: Path, store: Store | None) -> RunCertificate:
+    """Return the certificate if it holds; raise CertificateError saying what does not.
+
+    Without the run, this proves that the numbers follow from the counts; with it, also that the counts follow from
+    the traces. That the traces follow from the protocol is what an audit with replay proves. Neither runs code that the
+    protocol names, so a run whose events are such code is refused here.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CertificateError(f"{path}: cannot be read: {error.strerror}.") from error
+    _refuse_other_kinds(content, path)
+    document = RunCertificate.from_bytes(content, where=str(path))
+    if store is not None:
+        faults = manifest_faults(store)
+        if faults:
+            raise CertificateError(f"{store.root}: {faults[0]}")
+        protocol = store.protocol()
+        if protocol.hash != document.protocol:
+            raise CertificateError(f"{path}: belongs to another protocol than the run {store.root}.")
+        try:
+            refuse_changed_events(store, protocol)
+        except RunError as error:
+            raise CertificateError(str(error)) from error
+        foreign = event_references(protocol)
+        if foreign:
+            raise CertificateError(
+                f"{store.root}: counting needs {foreign[0]}, code that the protocol names; read it, then audit."
+            )
+        try:
+            derived = {made.to_bytes() for _, made in derive(store, protocol)}
+        except RunError as error:
+            raise CertificateError(str(error)) from error
+        if content not in derived:
+            raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
+    return document
+
+
+def _refuse_other_kinds(content: bytes, path: Path) -> None:
+    """Refuse what is not even a JSON object, in words that say what is expected."""
+    try:
+        is_object = isinstance(json.loads(content), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise NotACertificateError(
+            f"{path}: must be a certificate of a run (JSON, as in RUN/certificates/), got something else."
+        )

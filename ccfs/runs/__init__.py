@@ -1,0 +1,1 @@
+"""From a protocol to a run folder: build, check, roll out, record, count."""

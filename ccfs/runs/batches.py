@@ -1,0 +1,151 @@
+"""Batches: the unit of work. A pure function from (protocol, arm, attack, trials) to the bytes of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ccfs.files.parquet import parquet_bytes
+from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
+from ccfs.runs.build import build_arm
+from ccfs.runs.provenance import differences, provenance
+from ccfs.runs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
+from ccfs.runs.tables import shift_table, step_table, trajectory_table
+from ccfs.runs.trial import StopRule, run_trial
+from ccfs.runtime.interfaces import Controller
+from ccfs.runtime.wrapper import ProposalWrapper
+
+__all__ = ["Batch", "plan", "replay", "run_batch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Consecutive trials of one arm, nominal or under one attack."""
+
+    arm: str
+    attack: str
+    number: int
+    trials: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """The batch's relative path without folder and suffix."""
+        return f"{self.arm}/{self.attack}/batch-{self.number:05d}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the batch: public ones first, the private log of an attacked batch last."""
+        public = (f"traces/{self.name}.parquet", f"trajectories/{self.name}.parquet")
+        return public if self.attack == NOMINAL else (*public, f"private/{self.name}.parquet")
+
+    @property
+    def journal(self) -> str:
+        """The file that says that the batch is finished, with the hashes of the others."""
+        return f"batches/{self.name}.json"
+
+
+def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:
+    """Yield the batches of an arm in order, over its first `trials` trials (all without)."""
+    total = protocol.trials.count if trials is None else trials
+    for number, start in enumerate(range(0, total, protocol.batch)):
+        yield Batch(
+            arm=arm.name,
+            attack=NOMINAL if attack is None else attack.name,
+            number=number,
+            trials=tuple(range(start, min(start + protocol.batch, total))),
+        )
+
+
+def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
+    """Run a batch and return the bytes of its files, in the order of `batch.files`.
+
+    Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
+    worker anywhere gives the same bytes. A worker with other versions, other code or another controller than
+    `expected` (the run's provenance as canonical JSON) refuses.
+    """
+    record = None if expected is None else json.loads(expected)
+    try:
+        if record is not None:
+            _refuse_other_provenance(parse_canonical(canonical), record)
+        steps, rows, shifts, dimension = _run(canonical, batch, record)
+    except SystemExit as error:  # it would end a worker, or this process with the code 0
+        raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
+    public = (parquet_bytes(step_table(steps, dimension)), parquet_bytes(trajectory_table(rows)))
+    return public if batch.attack == NOMINAL else (*public, parquet_bytes(shift_table(shifts, dimension)))
+
+
+def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:
+    """Run one trial of a batch alone, in a fresh environment."""
+    protocol, arm, attack = _parts(canonical, batch)
+    wrapped, controller = build_arm(protocol, arm, attack)
+    try:
+        return _trial(protocol, arm, wrapped, controller, trial)
+    finally:
+        wrapped.close()
+
+
+def _trial(
+    protocol: Protocol, arm: Arm, wrapped: ProposalWrapper, controller: Controller, trial: int
+) -> tuple[TrialRecorder, TrajectoryRow]:
+    return run_trial(
+        wrapped,
+        controller,
+        horizon=protocol.horizon,
+        stop=StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost),
+        streams=protocol.streams(arm, trial),
+    )
+
+
+def _run(
+    canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None
+) -> tuple[list[StepRow], list[TrajectoryRow], list[ShiftRow], int]:
+    protocol, arm, attack = _parts(canonical, batch)
+    wrapped, controller = build_arm(protocol, arm, attack)
+    steps: list[StepRow] = []
+    rows: list[TrajectoryRow] = []
+    shifts: list[ShiftRow] = []
+    try:
+        if expected is not None:
+            _refuse_another_controller(arm, controller, expected["controllers"])
+        for trial in batch.trials:
+            recorder, row = _trial(protocol, arm, wrapped, controller, trial)
+            steps += recorder.steps
+            shifts += recorder.shifts
+            rows.append(row)
+        return steps, rows, shifts, _dimension(wrapped)
+    finally:
+        wrapped.close()
+
+
+def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[str, str]) -> None:
+    name, digest = arm.controller.name, controller.digest
+    if digest != expected[name]:
+        raise RuntimeError(
+            f"controller {name!r} has the digest {digest} here, the run was begun with {expected[name]}. "
+            "Restore it to resume, or begin anew."
+        )
+
+
+def _refuse_other_provenance(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
+    here = provenance(protocol, {})
+    for key in ("code", "parts", "files", "packages"):
+        for name, before, now in differences(expected.get(key), here[key]):
+            raise RuntimeError(f"a worker has other `{key}` than the run: {name} is {now}, not {before}.")
+
+
+def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | None]:
+    protocol = parse_canonical(canonical)
+    arm = next(arm for arm in protocol.arms if arm.name == batch.arm)
+    attack = None if batch.attack == NOMINAL else next(a for a in protocol.attacks if a.name == batch.attack)
+    return protocol, arm, attack
+
+
+def parse_canonical(canonical: str) -> Protocol:
+    """Return the protocol of a canonical text."""
+    return parse_protocol(json.loads(canonical), where="protocol")
+
+
+def _dimension(wrapped: ProposalWrapper) -> int:
+    shape = wrapped.action_space.shape
+    return int(shape[0]) if shape else 0

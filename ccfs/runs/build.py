@@ -1,0 +1,226 @@
+"""Make the live objects that a protocol names: environment, controller, program, attack, event."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import gymnasium
+
+from ccfs.attacks.attack import Attack
+from ccfs.attacks.ledger import energy_limit
+from ccfs.protocol.advice import advice_on_arguments, advice_on_import, advice_on_kind
+from ccfs.protocol.errors import ProtocolError
+from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
+from ccfs.protocol.registry import ALL_OF, target
+from ccfs.runs.events import AllOf, Event
+from ccfs.runtime.environment import Signals, time_limit
+from ccfs.runtime.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
+from ccfs.runtime.program import CandidateMap, CausalProgram, FallbackEntry
+from ccfs.runtime.schedules import ProposalSchedule
+from ccfs.runtime.wrapper import ProposalWrapper
+
+__all__ = [
+    "attack_limit",
+    "build_arm",
+    "build_controller",
+    "build_event",
+    "check",
+    "check_horizon",
+    "event_references",
+    "part_targets",
+    "resolve",
+]
+
+Made = TypeVar("Made")
+
+
+def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
+    """Return the wrapped environment and the controller of one arm, freshly made."""
+    env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, "environment", gymnasium.Env))
+    schedules = arm.schedule.schedules
+    wrapped = ProposalWrapper(
+        env,
+        program=build_program(protocol, env),
+        schedules=schedules,
+        seed=protocol.seed,
+        horizon=protocol.horizon,
+        attack=None if attack is None else build_attack(protocol, attack, arm),
+        signals=Signals(cost=protocol.environment.cost, goal=protocol.environment.goal),
+        resolution=protocol.environment.grid,
+    )
+    return wrapped, build_controller(protocol, arm)
+
+
+def build_controller(protocol: Protocol, arm: Arm) -> Controller:
+    """Return the arm's controller; refuse one whose digest is not the declared one."""
+    key = f"controllers.{protocol.controllers.index(arm.controller)}"
+    controller = cast(Controller, _make(key, arm.controller, "controller", Controller))
+    expected = arm.controller.digest
+    if expected is not None and controller.digest != expected:
+        raise ProtocolError(
+            f"`{key}.digest` must be the controller's own, {controller.digest}, got {expected}. "
+            "The controller has changed since the protocol was written."
+        )
+    return controller
+
+
+def build_program(protocol: Protocol, env: gymnasium.Env[Vector, Vector]) -> CausalProgram:
+    """Return the causal program for an environment's action space."""
+    spec = protocol.program
+    entries = [
+        FallbackEntry(
+            name=part.name,
+            fallback=cast(Fallback, _make(f"program.fallbacks.{i}", part, "fallback", Fallback)),
+            unverified=part.unverified,
+        )
+        for i, part in enumerate(spec.fallbacks)
+    ]
+    mapping: CandidateMap | None = None
+    if spec.candidate_map is not None:
+        mapping = cast(CandidateMap, _make("program.candidate_map", spec.candidate_map, "candidate map", Callable))
+    return CausalProgram.for_space(
+        env.action_space,
+        verifier=cast(Verifier, _make("program.verifier", spec.verifier, "verifier", Verifier)),
+        fallbacks=entries,
+        clip_center=spec.clip_center,
+        candidate_map=mapping,
+    )
+
+
+def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
+    """Return the attack of an arm, with its limit in the arm's own energy."""
+    key = f"attacks.{protocol.attacks.index(spec)}"
+    reference = Reference(make=spec.rule, arguments=spec.arguments)
+    rule = cast(ShiftRule, _make(key, reference, "attack", ShiftRule))
+    return Attack(rule=rule, limit=attack_limit(spec, arm), schedules=arm.schedule.schedules)
+
+
+def attack_limit(spec: AttackSpec, arm: Arm) -> float:
+    """Return an attack's limit in the arm's own energy."""
+    schedules = arm.schedule.schedules
+    if spec.budget is not None and isinstance(schedules, ProposalSchedule):
+        return energy_limit(spec.budget, schedules)
+    return spec.energy or 0.0
+
+
+def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
+    """Return an event; a built-in one gets the protocol's horizon unless it names a shorter one."""
+    if spec.event == ALL_OF:
+        parts = [build_event(protocol, part, f"{key}.events.{i}") for i, part in enumerate(spec.events)]
+        if not parts:
+            raise ProtocolError(f"`{key}.events` must hold at least one event for {ALL_OF}, got none.")
+        return AllOf(events=tuple(parts))
+    arguments = dict(spec.arguments)
+    if ":" not in spec.event:
+        horizon = arguments.setdefault("horizon", protocol.horizon)
+        if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
+            within = f"[1, {protocol.horizon}], the protocol's horizon"
+            raise ProtocolError(f"`{key}.arguments.horizon` must be in {within}, got {horizon!r}.")
+    return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
+
+
+def check(protocol: Protocol, *, where: str) -> dict[str, str]:
+    """Make everything once and return each controller's digest, so that a run fails before its first rollout.
+
+    `where` names the protocol's file in errors.
+    """
+    digests: dict[str, str] = {}
+    try:
+        for i, spec in enumerate(protocol.events):
+            build_event(protocol, spec, f"events.{i}")
+        for arm in protocol.arms:
+            wrapped, controller = build_arm(protocol, arm, None)
+            wrapped.close()
+            check_horizon(wrapped.env, protocol.horizon, name="environment")
+            digests[arm.controller.name] = controller.digest
+            for attack in protocol.attacks:
+                build_attack(protocol, attack, arm)
+    except (ProtocolError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{where}: {error}") from error
+    return digests
+
+
+def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str) -> None:
+    """Refuse a horizon that no trajectory could reach: all would count as failures. `name` is the environment's."""
+    limit = time_limit(env)
+    if limit is not None and not horizon <= limit:
+        raise ValueError(
+            f"`horizon` must be at most {limit}, the environment's own time limit, got {horizon}. "
+            f"Lower it, or have `{name}` made with a longer limit (usually the argument max_episode_steps)."
+        )
+
+
+def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
+    """Return the "module:callable" behind each place of the protocol that names code, ours or the user's own.
+
+    An event that is made of others has several.
+    """
+    program = protocol.program
+    found: dict[str, tuple[str, ...]] = {"environment": (target("environment", protocol.environment.make),)}
+    found |= {f"controllers.{part.name}": (target("controller", part.make),) for part in protocol.controllers}
+    found["program.verifier"] = (target("verifier", program.verifier.make),)
+    found |= {f"program.fallbacks.{part.name}": (target("fallback", part.make),) for part in program.fallbacks}
+    if program.candidate_map is not None:
+        found["program.candidate_map"] = (target("candidate map", program.candidate_map.make),)
+    found |= {f"attacks.{attack.name}": (target("attack", attack.rule),) for attack in protocol.attacks}
+    found |= {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
+    return found
+
+
+def _event_targets(spec: EventSpec) -> set[str]:
+    return {target("event", spec.event)}.union(*(_event_targets(part) for part in spec.events))
+
+
+def event_references(protocol: Protocol) -> tuple[str, ...]:
+    """Return every "module:callable" of the user's own among the events: counting them runs this code."""
+    found: set[str] = set()
+    pending = list(protocol.events)
+    while pending:
+        event = pending.pop()
+        pending.extend(event.events)
+        if ":" in event.event:
+            found.add(event.event)
+    return tuple(sorted(found))
+
+
+def resolve(key: str, path: str) -> Callable[..., object]:
+    """Return what "module:callable" names; `key` is its place in the protocol, for errors."""
+    module, _, name = path.partition(":")
+    try:
+        target: object = importlib.import_module(module)
+        for part in name.split("."):
+            target = getattr(target, part)
+    except (Exception, SystemExit) as error:
+        text = f"{error}.{advice_on_import(path, error)}"
+        raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {text}") from error
+    if not callable(target):
+        raise ProtocolError(f"`{key}.make` must name a callable, got {path!r}, a {type(target).__name__}.")
+    return target
+
+
+def _make(key: str, reference: Reference, part: str, kind: object) -> object:
+    """Call a reference to a part; `kind` is a class or a protocol, which the caller then casts to."""
+    made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
+    expected = cast(type, kind)
+    if not isinstance(made, expected):
+        name, advice = expected.__name__, advice_on_kind(expected.__name__, made)
+        raise ProtocolError(f"`{key}.make` must give a {name}, got {made!r} from {reference.make!r}.{advice}")
+    return made
+
+
+def _call(key: str, function: Callable[..., Made], arguments: dict[str, object]) -> Made:
+    try:
+        return function(**{name: _tuples(value) for name, value in arguments.items()})
+    except ProtocolError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = f"{type(error).__name__}: {error}"
+        advice = advice_on_arguments(function, arguments)
+        text = f"{text.rstrip('.')}.{advice}" if advice else text
+        raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
+
+
+def _tuples(value: object) -> object:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,175 @@
+"""Events: pure functions of a public trace. Abstention, a non-finite number or a crash is failure, whoever wrote it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfs.certificates import checks
+from ccfs.runs.outcomes import Outcome
+from ccfs.runs.trace import Trace
+
+__all__ = [
+    "AllOf",
+    "CostAtMost",
+    "Event",
+    "GoalBeforeCost",
+    "NoAbstention",
+    "NoCostUntilGoal",
+    "ReturnAtLeast",
+    "holds",
+    "total_cost",
+]
+
+
+@runtime_checkable
+class Event(Protocol):
+    """A measurable set of public traces, fixed before sampling.
+
+    Write your own for what the built-in ones do not say. A cost that the environment did not report is NaN in the
+    trace: ask `(trace.cost <= 0).all()`, not for the absence of a positive one. An event of your own never holds for a
+    trajectory that abstained, crashed or met a number that is not finite; the built-in ones may hold for such a
+    trajectory if they were decided before, at its goal.
+    """
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace is in the event; a function of the trace and nothing else."""
+        ...
+
+
+def holds(event: Event, trace: Trace) -> bool:
+    """Return the event's verdict; refuse one that is not a bool, so that a NaN or a None is never a success."""
+    if trace.outcome in _BROKEN and type(event) not in _AWARE:
+        return False
+    verdict = event.holds(trace)
+    if not isinstance(verdict, (bool, np.bool_)):
+        raise TypeError(f"`holds` must return True or False, got {verdict!r} from {event!r}.")
+    return bool(verdict)
+
+
+def _sound_steps(trace: Trace) -> int:
+    """Number of leading steps that were executed and gave finite numbers."""
+    return trace.executed - (trace.outcome is Outcome.NONFINITE)
+
+
+def _is_full(trace: Trace, horizon: int) -> bool:
+    """Whether the first `horizon` steps all happened, or the protocol's rule stopped the trajectory at the goal."""
+    sound = _sound_steps(trace)
+    return sound >= horizon or (trace.outcome is Outcome.GOAL and sound == trace.executed)
+
+
+def total_cost(trace: Trace, horizon: int) -> float:
+    """Return the total cost over `horizon` steps, or until the protocol's rule stops at the goal.
+
+    It is infinity where it is not known: the trajectory ended early, or a step reported no cost.
+    """
+    if not _is_full(trace, horizon):
+        return math.inf
+    total = math.fsum(trace.cost[:horizon])
+    return math.inf if math.isnan(total) else total
+
+
+def _is_costless(cost: NDArray[np.float64]) -> bool:
+    return bool((cost <= 0.0).all())  # a missing cost is NaN, and that is no proof of anything
+
+
+def _goal_step(trace: Trace, horizon: int) -> int | None:
+    met = np.flatnonzero(trace.goal[: min(_sound_steps(trace), horizon)])
+    return int(met[0]) if met.size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Horizon:
+    horizon: int
+
+    def __post_init__(self) -> None:
+        checks.count("horizon", self.horizon, minimum=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoCostUntilGoal(_Horizon):
+    """No positive cost up to and including the first goal step, or over all `horizon` steps without a goal.
+
+    The paper's event of the learned-controller evaluation. A timeout without cost is a success.
+    """
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace avoids cost."""
+        goal = _goal_step(trace, self.horizon)
+        if goal is not None:
+            return _is_costless(trace.cost[: goal + 1])
+        return _sound_steps(trace) >= self.horizon and _is_costless(trace.cost[: self.horizon])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoalBeforeCost(_Horizon):
+    """A goal within `horizon` steps and no positive cost up to and including its step."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the trace reaches the goal before any cost."""
+        goal = _goal_step(trace, self.horizon)
+        return goal is not None and _is_costless(trace.cost[: goal + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostAtMost(_Horizon):
+    """Total cost over `horizon` steps (or until the protocol's rule stops at the goal) at most `limit`."""
+
+    limit: float
+
+    def __post_init__(self) -> None:
+        checks.count("horizon", self.horizon, minimum=1)
+        checks.finite("limit", self.limit)
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the total cost stays within the limit."""
+        return total_cost(trace, self.horizon) <= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnAtLeast(_Horizon):
+    """Total reward over `horizon` steps (or until the protocol's rule stops at the goal) at least `value`."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        checks.count("horizon", self.horizon, minimum=1)
+        checks.finite("value", self.value)
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the return is large enough."""
+        return _is_full(trace, self.horizon) and math.fsum(trace.reward[: self.horizon]) >= self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoAbstention(_Horizon):
+    """An action was found at every step of the horizon (or until the protocol's rule stops at the goal)."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether nothing ended the trajectory early."""
+        return _is_full(trace, self.horizon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllOf:
+    """The conjunction of several events."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        if not (self.events and all(isinstance(event, Event) for event in self.events)):
+            raise TypeError(f"`events` must hold at least one event, got {self.events!r}.")
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether every event holds."""
+        return all(holds(event, trace) for event in self.events)
+
+
+_BROKEN = frozenset({Outcome.ABSTAINED, Outcome.NONFINITE, Outcome.CRASHED})
+_AWARE = frozenset({NoCostUntilGoal, GoalBeforeCost, CostAtMost, ReturnAtLeast, NoAbstention, AllOf})
+"""Events that look at how a trajectory ended themselves; of any other, a broken trajectory is never a success."""

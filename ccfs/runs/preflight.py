@@ -1,0 +1,238 @@
+"""One step before the first trial: a part that cannot work is named at once, instead of failing in every trial."""
+
+from __future__ import annotations
+
+import random
+import reprlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count, islice
+
+import numpy as np
+
+from ccfs.protocol.model import Protocol, ProtocolError
+from ccfs.runs.build import build_arm, build_controller, build_event
+from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runtime.interfaces import Controller, Observer, Vector
+from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.schedules import Schedules, schedule_at
+from ccfs.runtime.selection import Source
+from ccfs.runtime.streams import Purpose, Streams
+from ccfs.runtime.wrapper import ProposalWrapper
+
+__all__ = ["Names", "needs_cost", "needs_goal", "preflight", "try_step"]
+
+# Of the range that training and tuning use, so that no certified reset seed is looked at; the cohort's own are skipped.
+# Several, because some environments refuse some seeds; two of 31 bits, for environments that take no greater ones.
+_FROM, _LARGE, _SMALL = 3_000_999_999, 6, (2**31 - 1, 2**31 - 2)
+# Where a trial's key has the protocol's hash, this one has a text that is no hash: the noise is of no trial.
+_SCOPE = "preflight"
+Ask = Callable[[Vector], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """How errors call the parts, and what they advise for a missing cost."""
+
+    environment: str
+    controller: str
+    verifier: str
+    cost: str
+    advice: str
+
+
+@contextmanager
+def _global_generators_kept() -> Iterator[None]:
+    """Put the generators that everybody shares back: a component that draws from them shall draw the same in trials."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def preflight(protocol: Protocol, *, where: str) -> None:
+    """Build the protocol's parts, take one step with each controller, and refuse with one line what cannot work.
+
+    Nothing of it reaches a trial: the parts are made for it alone, its random streams have the key of no protocol,
+    its reset seed is none of the cohort's, and the global generators are put back. (An initial law may draw its seed
+    for a trial, with probability below 1e-8 a trial; the trial is the same with and without it.)
+    """
+    spec = protocol.environment
+    seeds = protocol.trials.seeds or ()
+    taken = seeds if isinstance(seeds, range) else frozenset(seeds)
+    try:
+        events = {part.name: build_event(protocol, part, f"events.{i}") for i, part in enumerate(protocol.events)}
+        wrapped, controller = build_arm(protocol, protocol.arms[0], None)
+        try:
+            for arm in protocol.arms[:: len(protocol.schedules)]:  # one arm of each controller
+                place = protocol.controllers.index(arm.controller)
+                if place:
+                    controller = build_controller(protocol, arm)
+                names = Names(
+                    environment=f"`environment` {spec.make}",
+                    controller=f"`controllers.{place}` {arm.controller.make}",
+                    verifier=f"`program.verifier` {protocol.program.verifier.make}",
+                    cost=spec.cost,
+                    advice="`environment.cost` names the key of `info` to read.",
+                )
+                try_step(
+                    wrapped,
+                    _guarded(controller, names.controller),
+                    schedules=[part.schedules for part in protocol.schedules],
+                    root=protocol.seed,
+                    taken=taken,
+                    events=events,
+                    names=names,
+                )
+        finally:
+            wrapped.close()
+    except (ProtocolError, TypeError, ValueError) as error:
+        raise ProtocolError(f"{where}: {error}") from error
+
+
+@_global_generators_kept()
+def try_step(
+    wrapped: ProposalWrapper,
+    ask: Ask,
+    *,
+    schedules: Sequence[Schedules],
+    root: int,
+    taken: Container[int],
+    events: Mapping[str, Event],
+    names: Names,
+) -> None:
+    """Take one nominal step of an episode that is no trial; raise what in a trial would only count as a failure.
+
+    The environment is reset twice with one seed: the verifier is asked apart from the step, which would take any wrong
+    answer for a rejection, and a component with memory may be told an observation only once.
+
+    Args:
+        wrapped: the wrapped environment, left in the middle of an episode.
+        ask: from the first observation to the controller's answer; what it raises is raised.
+        schedules: laws of the blocks that the verifier will be asked about.
+        root: root seed of the proposal noise.
+        taken: reset seeds that must not be used.
+        events: what will be counted, by name.
+        names: how errors call the parts.
+    """
+    program = wrapped.program
+    seed, observation = _reset(wrapped, taken, names.environment)
+    streams = Streams(protocol=_SCOPE, root=root, arm="", trial=0, reset_seed=seed)
+    center = _center(program, ask(observation.copy()), names.controller)
+    noise = streams.generator(Purpose.PROPOSAL)
+    blocks = [schedule_at(schedule, 0).sample_block(center, noise) for schedule in schedules]
+    if not all(entry.unverified for entry in program.fallbacks):
+        blocks.append(center[None])
+    _check_verifier(program, observation, blocks, names.verifier)
+    try:
+        wrapped.use_streams(streams)
+        wrapped.reset(seed=seed)
+        *_, info = wrapped.step(center)
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{names.environment} must take a first step, but it raised {_text(error)}.") from error
+    step = wrapped.last_step
+    is_missing = step.source is not Source.ABSTAIN and (step.cost is None or np.isnan(step.cost))
+    needing = [name for name, event in events.items() if needs_cost(event)]
+    if is_missing and needing:
+        keys = [key for key in info if key != "ccfs"]
+        raise ValueError(
+            f"{names.environment} must report a cost at every step, because the event {needing[0]!r} needs it, but the "
+            f"first step had no {names.cost!r} in `info`, got the keys {keys}. {names.advice}"
+        )
+
+
+def needs_cost(event: Event) -> bool:
+    """Return whether an event cannot hold for a trajectory whose first step reported no cost."""
+    if isinstance(event, AllOf):
+        return any(needs_cost(part) for part in event.events)
+    return isinstance(event, (NoCostUntilGoal, GoalBeforeCost, CostAtMost))
+
+
+def needs_goal(event: Event) -> bool:
+    """Return whether an event cannot hold for a trajectory without a goal."""
+    if isinstance(event, AllOf):
+        return any(needs_goal(part) for part in event.events)
+    return isinstance(event, GoalBeforeCost)
+
+
+def _guarded(controller: Controller, name: str) -> Ask:
+    """Ask a controller; give what it raises its name."""
+
+    def ask(observation: Vector) -> object:
+        try:
+            controller.reset()
+            return controller.center(observation)
+        except (Exception, SystemExit) as error:
+            raise ProtocolError(f"{name} must answer an observation, but it raised {_text(error)}.") from error
+
+    return ask
+
+
+def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[int, Vector]:
+    """Return the first seed of ours with which the environment resets, and the observation."""
+    large = islice((seed for seed in count(_FROM, -1) if seed not in taken), _LARGE)
+    got, cause = "", None
+    for seed in (*large, *(seed for seed in _SMALL if seed not in taken)):
+        try:
+            observation = wrapped.seen(wrapped.env.reset(seed=seed)[0])
+            if np.isfinite(observation).all():
+                return seed, observation
+            got, cause = f"got {reprlib.repr(observation)}", None
+        except (Exception, SystemExit) as error:
+            got, cause = f"but it raised {_text(error)}", error
+    raise ValueError(f"{name} must reset to an observation of finite numbers, {got}.") from cause
+
+
+def _center(program: CausalProgram, answer: object, name: str) -> Vector:
+    try:
+        center = program.center(answer)
+    except (TypeError, ValueError) as error:
+        shape = program.low.shape
+        raise ValueError(f"`center` must be numbers of shape {shape}, got {_described(answer)} from {name}.") from error
+    if not np.isfinite(center).all():
+        raise ValueError(f"`center` must be finite, got {_described(answer)} from {name}.")
+    return center
+
+
+def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequence[Vector], name: str) -> None:
+    """Ask the verifier about blocks of proposals; refuse an answer that the selector would take for a rejection."""
+    verifier = program.verifier
+    accepted = "must return a NumPy array of dtype bool and shape (n,) for n actions"
+    try:
+        if isinstance(verifier, Observer):
+            verifier.reset()
+            verifier.observe(observation.copy())
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{name} must take an observation, but it raised {_text(error)}.") from error
+    for block in blocks:
+        candidates = _candidates(program, block)
+        try:
+            flags: object = verifier.accepts(observation.copy(), candidates.copy())
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{name} {accepted}, but it raised {_text(error)}.") from error
+        if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != (len(block),):
+            raise TypeError(f"{name} {accepted}, got {_described(flags)} for {len(block)} actions.")
+
+
+def _candidates(program: CausalProgram, block: Vector) -> Vector:
+    accepted = "`program.candidate_map` must return a float64 array of the block's shape"
+    try:
+        candidates: object = program.candidates(block.copy())
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"{accepted} {block.shape}, but it raised {_text(error)}.") from error
+    if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
+        raise TypeError(f"{accepted} {block.shape}, got {_described(candidates)}.")
+    return candidates
+
+
+def _described(value: object) -> str:
+    if isinstance(value, np.ndarray) and value.size > 4:
+        return f"an array of dtype {value.dtype} and shape {value.shape}"
+    return " ".join(f"{reprlib.repr(value)} ({type(value).__name__})".split())
+
+
+def _text(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")

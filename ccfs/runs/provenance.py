@@ -1,0 +1,187 @@
+"""Provenance: what a run depends on besides its protocol, as digests of code, parts and files, and as versions."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ccfs.files.code import file_code_digest
+from ccfs.files.digests import file_digest
+from ccfs.files.imports import closure, files_behind, is_built_in
+from ccfs.protocol.errors import ProtocolError
+from ccfs.protocol.model import EventSpec, Protocol
+from ccfs.runs.build import part_targets
+
+__all__ = [
+    "NOT_HERE",
+    "PROVENANCE",
+    "TABLES",
+    "changed_events",
+    "code_tables",
+    "differences",
+    "own_digest",
+    "packages",
+    "provenance",
+]
+
+PROVENANCE = "provenance.json"
+FORMAT = "ccfs/provenance/1"
+TABLES = ("controllers", "code", "parts", "files", "packages")
+"""The tables of the record: a run goes on only where all of them are as they were."""
+
+# Whatever can change a number of a trace. Others are recorded by the controllers' digests and by the code's.
+_PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
+# What runs a batch. Its imports lead to all that a trial depends on, and to no page or command.
+_ROOT = "ccfs.runs.batches"
+_OWN = "ccfs"
+NOT_HERE = "not here"
+"""Stands for the digest of code whose files are not on this machine."""
+
+Targets = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of Python and of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, object]:
+    """Return the record of everything a run depends on, given the controllers' digests.
+
+    Code is read once per process: what runs is what was imported, whatever is written to the files later. Files count
+    by their content where an argument names them. What a part reads besides, only a replay can tell.
+    """
+    tables = _code_tables_once(tuple(part_targets(protocol).items()))
+    for place, digest in tables["parts"].items():
+        if digest == NOT_HERE:
+            raise ProtocolError(f"`{place}` must name code that stands in a file: nothing else tells if it changed.")
+    return {
+        "format": FORMAT,
+        "protocol": protocol.hash,
+        "controllers": controllers,
+        **tables,
+        "files": _files(_arguments(protocol)),
+        "packages": packages(),
+    }
+
+
+def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
+    """Return the tables `code` and `parts` of a record as the files are now; nothing is imported or run.
+
+    `code` has the digest of each file behind a part and, under "ccfs", one over all modules of ccfs that a trial
+    depends on. `parts` has one digest for each place in the protocol that names code.
+
+    Args:
+        targets: places in the protocol with the "module:callable" of each.
+    """
+    files = {place: _behind(names) for place, names in targets}
+    every = {name: path for found in files.values() for name, path in (found or {}).items()}
+    modules = {name.partition(":")[0] for _, names in targets for name in names}
+    own = own_digest(
+        frozenset(module for module in modules if module.partition(".")[0] == _OWN),
+        frozenset(path for name, path in every.items() if name.partition("/")[0] != _OWN),
+    )
+    return {
+        "code": {_OWN: own, **_digests(every)},
+        "parts": {place: NOT_HERE if found is None else _joined(_digests(found)) for place, found in files.items()},
+    }
+
+
+@lru_cache(maxsize=64)
+def own_digest(parts: frozenset[str] = frozenset(), users: frozenset[Path] = frozenset()) -> str:
+    """Return one digest over the modules of ccfs that a trial depends on, taken once per process.
+
+    Args:
+        parts: modules of ccfs that the protocol names.
+        users: files of the user's own code, which may import further modules of ccfs.
+    """
+    return _joined(_digests(closure([_ROOT, *sorted(parts)], _OWN, users=sorted(users))))
+
+
+_code_tables_once = lru_cache(maxsize=64)(code_tables)
+
+
+def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield (event, file) for each event whose code, or a file that it names, is not what was recorded.
+
+    Nothing is imported or run. Code that is not here at all cannot be compared, and cannot count anything either.
+    """
+    code, parts, files = (
+        table if isinstance(table, dict) else {} for table in map(record.get, ("code", "parts", "files"))
+    )
+    targets = part_targets(protocol)
+    for spec in protocol.events:
+        place = f"events.{spec.name}"
+        behind = _behind(targets[place])
+        if behind is not None and _joined(_digests(behind)) != parts.get(place):
+            digests = _digests(behind)
+            other = [str(path) for name, path in behind.items() if digests[name] != code.get(name)]
+            yield spec.name, " and ".join(other or map(str, behind.values()))
+        for name, digest in _files([spec]).items():
+            if files.get(name) != digest:
+                yield spec.name, name
+
+
+def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:
+    """Return the files behind a part, None if some of its code is not here."""
+    found: dict[str, Path] = {}
+    for name in names:
+        files = files_behind(name, _OWN)
+        if not (files or is_built_in(name.partition(":")[0])):
+            return None
+        found.update(files)
+    return found
+
+
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    return {name: file_code_digest(path) for name, path in files.items()}
+
+
+def _joined(digests: Mapping[str, str]) -> str:
+    """Return one digest for several files: that of the file if it is one, else over the names and digests of all."""
+    if len(digests) <= 1:
+        return next(iter(digests.values()), "built in")
+    lines = "".join(f"{len(name.encode())}:{name} {digests[name]}\n" for name in sorted(digests))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _arguments(protocol: Protocol) -> list[object]:
+    """Return all arguments of a protocol's parts, and its events."""
+    program = protocol.program
+    parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
+    return [*(part.arguments for part in (*parts, *protocol.attacks) if part is not None), *protocol.events]
+
+
+def _files(arguments: Iterable[object]) -> dict[str, str]:
+    """Return the digest of every file that an argument names."""
+    pending = list(arguments)
+    found: dict[str, str] = {}
+    while pending:
+        value = pending.pop()
+        if isinstance(value, EventSpec):
+            pending.extend((value.arguments, *value.events))
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+        elif isinstance(value, str) and 0 < len(value) < 4096 and "\0" not in value and Path(value).is_file():
+            found[value] = file_digest(Path(value))
+    return found
+
+
+def differences(before: object, now: object) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, then, now) for each entry of a recorded table that differs; "absent" where there is none."""
+    old, new = (table if isinstance(table, dict) else {} for table in (before, now))
+    for name in sorted({str(name) for name in (*old, *new)}):
+        if old.get(name) != new.get(name):
+            yield name, str(old.get(name, "absent")), str(new.get(name, "absent"))

@@ -1,0 +1,188 @@
+"""Run a protocol: plan the batches, execute them anywhere, keep each as soon as it is finished, stop when allowed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator
+from contextlib import closing
+from pathlib import Path
+
+from ccfs.files.digests import canonical_json, file_digest
+from ccfs.protocol.model import Arm, Protocol
+from ccfs.runs.batches import Batch, plan
+from ccfs.runs.build import check
+from ccfs.runs.counting import is_enough, successes
+from ccfs.runs.executors import Engine
+from ccfs.runs.manifest import MANIFEST, write_manifest
+from ccfs.runs.pool import Files, Pool
+from ccfs.runs.provenance import PROVENANCE, TABLES, differences, provenance
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["run"]
+
+Advance = Callable[[int], None]
+
+
+def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: Advance = lambda trials: None) -> Store:
+    """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
+
+    Interrupted at any moment, even by kill -9, it loses at most the batches in flight; run again, it gives the bytes
+    that an uninterrupted run gives. A finished run that is refused keeps its manifest: every journalled batch is
+    compared with its files first, and the manifest goes only when a batch is written.
+
+    Args:
+        protocol: what to run.
+        root: the run directory: empty, absent, or of the same protocol.
+        engine: where batches run.
+        where: the protocol's file, for errors.
+        advance: called with a number of trials whenever they are finished (or found finished).
+    """
+    store = Store(root)
+    store.refuse_foreign()
+    with store.locked():
+        record = _claim(store, protocol, where)
+        _refuse_changed_batches(store, protocol)
+        with Pool(engine, protocol.canonical, canonical_json(record)) as pool:
+            if protocol.claim.stop_at_budget is None:
+                _run_all(store, protocol, pool, advance)
+            else:
+                _run_sequentially(store, protocol, pool, advance)
+        write_manifest(store, protocol)
+    return store
+
+
+def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
+    """Take the directory for this protocol, or refuse it before anything is written; return what the run depends on."""
+    if store.is_run:
+        owner = store.protocol()
+        if owner.hash != protocol.hash:
+            raise RunError(
+                f"{store.root}: belongs to the protocol {owner.name!r} with hash {owner.hash[:16]}, "
+                f"got {protocol.name!r} with hash {protocol.hash[:16]}. Choose another run directory."
+            )
+    record = provenance(protocol, check(protocol, where=where))
+    if store.exists(PROVENANCE):
+        _refuse_other_provenance(store, record)
+        return record
+    if any(name != "protocol.json" for name in store.files()):
+        raise RunError(
+            f"{store.root}: has results but no {PROVENANCE}, so that nothing tells what code made them. "
+            f"Restore {PROVENANCE} to resume, or choose another run directory."
+        )
+    store.write_json("protocol.json", protocol.model_dump(mode="json"))
+    store.write_json(PROVENANCE, record)
+    return record
+
+
+def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
+    """Refuse to go on with other code, packages or controllers: a run is made by one of each."""
+    known = store.read_json(PROVENANCE)
+    if known.get("protocol") != record["protocol"]:
+        raise RunError(f"{store.path(PROVENANCE)}: belongs to another protocol. Choose another run directory.")
+    for key in TABLES:
+        other = [f"{name} {before}, got {now}" for name, before, now in differences(known.get(key), record[key])]
+        if other:
+            more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+            raise RunError(
+                f"{store.root}: was begun with `{key}` {other[0]}{more}. "
+                "Restore it to resume, or choose another run directory."
+            )
+
+
+def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
+    """Refuse a run whose journalled files are not the journalled ones, before anything in it is written."""
+    for arm in protocol.arms:
+        for attack in (None, *protocol.attacks):
+            for batch in plan(protocol, arm, attack):
+                _is_finished(store, batch)
+
+
+def _run_all(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
+    arms = [(arm, attack) for attack in (None, *protocol.attacks) for arm in protocol.arms]
+    _keep(store, [batch for arm, attack in arms for batch in plan(protocol, arm, attack)], pool, advance)
+
+
+def _run_sequentially(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
+    """Run each arm's nominal trials until they certify enough, then as many of each of its attacks."""
+    for arm in protocol.arms:
+        trials = _run_until_enough(store, protocol, arm, pool, advance)
+        attacked = [batch for attack in protocol.attacks for batch in plan(protocol, arm, attack, trials)]
+        _keep(store, attacked, pool, advance)
+
+
+def _keep(store: Store, batches: list[Batch], pool: Pool, advance: Advance) -> None:
+    missing = []
+    for batch in batches:
+        if _is_finished(store, batch):
+            advance(len(batch.trials))
+        else:
+            missing.append(batch)
+    for batch, files in pool.completed(missing):
+        _commit(store, batch, files)
+        advance(len(batch.trials))
+
+
+def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, advance: Advance) -> int:
+    """Run nominal batches in order until the budget is certified; return the number of trials, the stopping time.
+
+    Which batch is the last depends on the trials alone: results that arrive early wait for their turn, and results
+    after the stopping time are dropped.
+    """
+    batches = list(plan(protocol, arm, None))
+    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+    kept = trials = 0
+    with closing(_in_order(store, pool, batches)) as stream:
+        for batch, files in stream:
+            if files is not None:
+                _commit(store, batch, files)
+            for name, count in successes(store, protocol, batch).items():
+                counts[name] += count
+            kept, trials = kept + 1, trials + len(batch.trials)
+            advance(len(batch.trials))
+            if is_enough(protocol, arm, counts, trials):
+                break
+    for batch in batches[kept:]:
+        if store.exists(batch.journal):
+            raise RunError(f"{store.path(batch.journal)}: lies after the stopping time. Audit this run, or begin anew.")
+    return trials
+
+
+def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple[Batch, Files | None], None, None]:
+    """Yield the batches in order: finished ones without files, the others with the files to commit."""
+    first = next((i for i, batch in enumerate(batches) if not _is_finished(store, batch)), len(batches))
+    for batch in batches[:first]:
+        yield batch, None
+    waiting: dict[int, Files] = {}
+    position = first
+    with closing(pool.completed(batches[first:])) as results:
+        for batch, files in results:
+            waiting[batch.number] = files
+            while position in waiting:
+                yield batches[position], waiting.pop(position)
+                position += 1
+
+
+def _commit(store: Store, batch: Batch, files: Files) -> None:
+    """Write a batch's files, then the journal entry that makes it count; the manifest of what was there goes first."""
+    store.path(MANIFEST).unlink(missing_ok=True)
+    digests = {}
+    for name, content in zip(batch.files, files, strict=True):
+        store.write(name, content)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    store.write_json(batch.journal, {"trials": list(batch.trials), "files": digests})
+
+
+def _is_finished(store: Store, batch: Batch) -> bool:
+    """Return whether a batch is journalled; refuse one whose files are not the journalled ones."""
+    if not store.exists(batch.journal):
+        return False
+    entry = store.read_json(batch.journal)
+    found = {name: file_digest(store.path(name)) if store.exists(name) else None for name in batch.files}
+    if entry != {"trials": list(batch.trials), "files": found}:
+        absent = [name for name, digest in found.items() if digest is None]
+        what = f", of which {absent[0]} is missing" if absent else ""
+        raise RunError(
+            f"{store.path(batch.journal)}: does not match the files of its batch{what}. Something changed this run: "
+            "delete this journal file to have the batch rerun."
+        )
+    return True

@@ -1,0 +1,111 @@
+"""A run directory: one protocol, atomic files, a journal of finished batches, and a lock against a second writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.digests import canonical_json
+from ccfs.files.lock import LOCK, LockedError, locked
+from ccfs.protocol.model import Protocol, parse_protocol
+
+__all__ = ["RunError", "Store"]
+
+_PROTOCOL = "protocol.json"
+_FIRST = f"{PARTIAL}{_PROTOCOL}"
+"""How the name of the only file begins that a run leaves when it is killed before it has a protocol."""
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used as asked; what is finished in it stays as it is."""
+
+
+class Store:
+    """Files of one run directory, all written atomically: a file is there complete or not at all."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file of the run."""
+        return self.root / name
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file of the run is there."""
+        return self.path(name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        try:
+            return self.path(name).read_bytes()
+        except OSError as error:
+            raise RunError(f"{self.path(name)}: cannot be read: {error.strerror}.") from error
+
+    def read_json(self, name: str) -> dict[str, object]:
+        """Return the object in a JSON file."""
+        try:
+            content = json.loads(self.read(name))
+        except ValueError as error:
+            raise RunError(f"{self.path(name)}: must be a JSON file: {error}") from error
+        if not isinstance(content, dict):
+            raise RunError(f"{self.path(name)}: must hold a JSON object.")
+        return content
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically and durably; on failure the run is as it was."""
+        path = self.path(name)
+        try:
+            write_atomically(path, content)
+        except OSError as error:
+            raise RunError(
+                f"{path}: cannot be written: {error.strerror}. Finished batches are kept: "
+                "free the space or mend the folder, then run the same command again."
+            ) from error
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a JSON file in the one canonical form."""
+        self.write(name, canonical_json(content).encode() + b"\n")
+
+    def files(self) -> Iterator[str]:
+        """Yield the names of all files of the run but the lock, sorted."""
+        for path in sorted(self.root.rglob("*")):
+            name = path.relative_to(self.root).as_posix()
+            if name != LOCK and not path.is_dir():
+                yield name
+
+    def protocol(self) -> Protocol:
+        """Return the protocol that this run belongs to."""
+        if not self.is_run:
+            raise RunError(f"{self.root}: must be a run directory, but has no protocol.json.")
+        return parse_protocol(self.read_json(_PROTOCOL), where=str(self.path(_PROTOCOL)))
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the directory belongs to a protocol."""
+        return self.exists(_PROTOCOL)
+
+    def refuse_foreign(self) -> None:
+        """Raise unless the directory is absent, empty or a run; nothing is written."""
+        # Listed before the question whether this is a run, which another process may just be making it.
+        names = list(self.files())
+        if not self.is_run and any(not name.startswith(_FIRST) for name in names):
+            raise RunError(f"{self.root}: must be empty or a run directory, but holds other files.")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory for one writer; a killed process releases it."""
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.root))
+                for left in self.root.rglob(f"{PARTIAL}*") if self.is_run else self.root.glob(f"{_FIRST}*"):
+                    left.unlink()
+            except LockedError:
+                raise RunError(
+                    f"{self.root}: another process is writing to this run. Wait for it or stop it."
+                ) from None
+            except OSError as error:
+                raise RunError(f"{self.root}: cannot be used as a run directory: {error.strerror}.") from error
+            yield

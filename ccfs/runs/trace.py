@@ -1,0 +1,131 @@
+"""One public trajectory as an event sees it: columns of arrays, read from the file when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ccfs.files.parquet import parquet_columns, read_parquet
+from ccfs.runs.outcomes import Outcome
+from ccfs.runs.recording import TrajectoryRow
+from ccfs.runs.tables import trajectory_rows
+
+__all__ = ["Trace", "traces"]
+
+
+class _StepFile:
+    """The columns of one trace file, each read once and only when needed."""
+
+    def __init__(self, source: Path | pa.Table) -> None:
+        self._source = source
+        self._columns: dict[str, pa.ChunkedArray] = {}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        if name not in self._columns:
+            source = self._source
+            table = read_parquet(source, [name]) if isinstance(source, Path) else source
+            self._columns[name] = table.column(name)
+        return self._columns[name]
+
+    @cached_property
+    def names(self) -> list[str]:
+        if isinstance(self._source, Path):
+            return parquet_columns(self._source)
+        return list(self._source.column_names)
+
+    @cached_property
+    def slices(self) -> dict[int, slice]:
+        """Rows of each trial, which stand together."""
+        trials = self.column("trial").to_numpy()
+        if not len(trials):  # every trial of the file ended before its first step
+            return {}
+        starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1))
+        ends = [*starts[1:].tolist(), len(trials)]
+        return {int(trials[a]): slice(a, b) for a, b in zip(starts.tolist(), ends, strict=True)}
+
+
+class Trace:
+    """The public record of one trial: what an event may be a function of.
+
+    Arrays have one entry a step; the last step of an abstained trajectory has the source "abstain" and NaN actions.
+    `cost` is NaN where the environment reported none.
+    """
+
+    def __init__(self, row: TrajectoryRow, steps: _StepFile) -> None:
+        self._row, self._steps = row, steps
+
+    @property
+    def trial(self) -> int:
+        """The trial's number."""
+        return self._row.trial
+
+    @property
+    def outcome(self) -> Outcome:
+        """Why no further step was taken."""
+        return Outcome(self._row.outcome)
+
+    @property
+    def executed(self) -> int:
+        """Number of executed steps."""
+        return self._row.steps
+
+    @property
+    def reward(self) -> NDArray[np.float64]:
+        """Reward of each step."""
+        return self._floats("reward")
+
+    @property
+    def cost(self) -> NDArray[np.float64]:
+        """Cost of each step."""
+        return self._floats("cost")
+
+    @property
+    def goal(self) -> NDArray[np.bool_]:
+        """Whether the goal was met at each step."""
+        return np.asarray(self._column("goal"), dtype=np.bool_)
+
+    @property
+    def source(self) -> tuple[str, ...]:
+        """Where each action came from: "proposal", "fallback" or "abstain"."""
+        return tuple(str(value) for value in self._column("source"))
+
+    @property
+    def index(self) -> NDArray[np.int64]:
+        """Which proposal or fallback acted at each step, -1 on abstention."""
+        return np.asarray(self._column("index"), dtype=np.int64)
+
+    @property
+    def centers(self) -> NDArray[np.float64]:
+        """The controller's centers, shape (steps, d)."""
+        return self._matrix("center")
+
+    @property
+    def actions(self) -> NDArray[np.float64]:
+        """The executed actions, shape (steps, d)."""
+        return self._matrix("action")
+
+    def _column(self, name: str) -> list[object]:
+        rows = self._steps.slices.get(self.trial)
+        if rows is None:
+            return []
+        return list(self._steps.column(name).slice(rows.start, rows.stop - rows.start).to_pylist())
+
+    def _floats(self, name: str) -> NDArray[np.float64]:
+        return np.array([np.nan if value is None else value for value in self._column(name)], dtype=np.float64)
+
+    def _matrix(self, name: str) -> NDArray[np.float64]:
+        columns = [column for column in self._steps.names if column.startswith(f"{name}_")]
+        return np.stack([self._floats(column) for column in columns], axis=1)
+
+
+def traces(trajectories: Path | pa.Table, steps: Path | pa.Table) -> Iterator[Trace]:
+    """Yield the trials of one batch, in the order of the trajectory table."""
+    table = read_parquet(trajectories) if isinstance(trajectories, Path) else trajectories
+    file = _StepFile(steps)
+    for row in trajectory_rows(table):
+        yield Trace(row, file)

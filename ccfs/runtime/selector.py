@@ -1,0 +1,110 @@
+"""The totalised selector: whatever a component raises or answers, no action runs that was not allowed to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ccfs.runtime.interfaces import Observer, Vector
+from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.selection import Selection, Source
+
+__all__ = ["Selector"]
+
+
+class Selector:
+    """Runs one causal program over the steps of an episode.
+
+    Paper, Algorithm 2, inner loop: the first accepted proposal in index order, else the first accepted fallback in
+    declared order, else abstention. Total by construction: an exception (or exit) of a component counts as its refusal.
+    """
+
+    def __init__(self, program: CausalProgram) -> None:
+        self._program = program
+        parts = [program.verifier, *(entry.fallback for entry in program.fallbacks)]
+        self._observers: list[Observer] = []
+        for part in parts:
+            if isinstance(part, Observer) and not any(part is known for known in self._observers):
+                self._observers.append(part)
+        self._broken: set[int] = set()
+
+    def reset(self) -> None:
+        """Tell every component with memory that a new episode begins; a component that raises here raises out."""
+        self._broken.clear()
+        for observer in self._observers:
+            observer.reset()
+
+    def observe(self, observation: Vector) -> None:
+        """Show the observation of a new step once to every component with memory."""
+        for observer in self._observers:
+            if id(observer) not in self._broken:
+                try:
+                    observer.observe(observation.copy())
+                except (Exception, SystemExit):
+                    self._broken.add(id(observer))
+
+    def select(self, observation: Vector, center: Vector, block: Vector) -> Selection:
+        """Return the decision for one block of proposals, shape (n, d), around the (unshifted) `center`."""
+        candidates = self._candidates(block)
+        if candidates is not None:
+            index = self._first_accepted(observation, candidates)
+            if index is not None:
+                return Selection(source=Source.PROPOSAL, index=index, action=candidates[index].copy())
+        return self._fall_back(observation, center)
+
+    def _fall_back(self, observation: Vector, center: Vector) -> Selection:
+        skipped: list[str] = []
+        for index, entry in enumerate(self._program.fallbacks):
+            action = self._fallback_action(index, observation, center)
+            if action is None:
+                skipped.append(entry.name)
+            elif entry.unverified or self._first_accepted(observation, action) == 0:
+                return Selection(source=Source.FALLBACK, index=index, action=action[0].copy(), skipped=tuple(skipped))
+        return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
+
+    def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | None:
+        """Return the entry's mapped action as a block of one, or None when there is none in the action box."""
+        fallback = self._program.fallbacks[index].fallback
+        if id(fallback) in self._broken:
+            return None
+        try:
+            answer = np.array(fallback.action(observation.copy(), center.copy()))
+            if answer.shape != center.shape or answer.dtype.kind not in "fiu":
+                return None
+            action = self._candidates(answer.astype(np.float64)[None])
+        except (Exception, SystemExit):
+            return None
+        return action if action is not None and self._program.can_run(action[0]) else None
+
+    def _candidates(self, block: Vector) -> Vector | None:
+        """Return the candidates, or None when the candidate map fails."""
+        if self._program.candidate_map is None:
+            return self._program.candidates(block)  # clipped by us, into a new array that nobody else has
+        try:
+            candidates = self._program.candidates(block.copy())
+        except (Exception, SystemExit):
+            return None
+        if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
+            return None
+        return candidates.copy()  # the map may keep what it returned, and change it after it was verified
+
+    def _first_accepted(self, observation: Vector, candidates: Vector) -> int | None:
+        """Return the first candidate that may run: in the action box, and accepted by a verifier that answers properly.
+
+        None where no candidate may run, which is also the answer of a verifier that is broken.
+        """
+        program = self._program
+        if id(program.verifier) in self._broken:
+            return None
+        try:
+            # The verifier gets copies: it can change neither what runs nor what the others see.
+            flags = program.verifier.accepts(observation.copy(), candidates.copy())
+            # An exact ndarray of bool: a subclass could answer differently each time it is asked.
+            if type(flags) is not np.ndarray or flags.dtype.char != "?" or flags.shape != candidates.shape[:1]:
+                return None
+            verdicts = flags.tolist()
+        except (Exception, SystemExit):
+            return None
+        for index, is_accepted in enumerate(verdicts):
+            if is_accepted and program.can_run(candidates[index]):
+                return index
+        return None

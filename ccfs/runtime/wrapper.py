@@ -1,0 +1,256 @@
+"""The plugin: a Gymnasium wrapper whose `step` takes the policy's action as the center of a proposal block."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import gymnasium
+import numpy as np
+
+from ccfs.certificates import checks
+from ccfs.runtime.environment import Info, Signals, inner_step
+from ccfs.runtime.grid import Grid
+from ccfs.runtime.history import PublicStep
+from ccfs.runtime.interfaces import CausalAttack, ShiftRecord, Vector
+from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.schedules import ProposalSchedule, Schedules, as_schedules, schedule_at
+from ccfs.runtime.selection import Selection
+from ccfs.runtime.selector import Selector
+from ccfs.runtime.streams import Purpose, Streams
+
+__all__ = ["ProposalWrapper"]
+
+Env: TypeAlias = gymnasium.Env[Vector, Vector]
+_LEAST_SCALE = 2.0**-40
+
+
+class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
+    """Run any policy through a fixed causal program: draw a block around its action, verify, fall back, or abstain.
+
+    Any loop that asks a policy and calls `env.step` works unchanged. Abstention ends the episode without an inner
+    step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns that one key of `info`;
+    what stands there is public: it never tells whether or how the center was shifted.
+
+    Trials are independent only if their noise is: reset once with a seed and then without, or with a new seed for each
+    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count. A wrapper
+    that was never reset with a seed draws from the system's entropy, as Gymnasium's environments do, so that copies
+    with the same `seed` (in a VecEnv) do not share their noise; such episodes cannot be repeated.
+
+    Args:
+        env: environment with a Box action space of shape (d,) and array observations; five or six return values.
+        program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
+        schedules: one proposal schedule, or one per step.
+        seed: root seed of the wrapper's own streams. Their key is this seed, the last reset seed and the number of
+            episodes since. Two experiments with the same three share their noise: give each its own `seed`.
+        horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
+        attack: a shift rule with its energy limit; None is the nominal arm.
+        signals: under which `info` keys cost and goal are reported.
+        resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples before anybody sees
+            them, so that a replay on another processor gives the same ones. None leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        program: CausalProgram,
+        schedules: ProposalSchedule | Sequence[ProposalSchedule],
+        seed: int,
+        horizon: int | None = None,
+        attack: CausalAttack | None = None,
+        signals: Signals | None = None,
+        resolution: float | None = None,
+    ) -> None:
+        fixed = as_schedules(schedules)
+        if not isinstance(program, CausalProgram):
+            raise TypeError(f"`program` must be a CausalProgram, got {program!r}. See CausalProgram.for_space.")
+        space: object = env.observation_space
+        if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+            raise TypeError("`env` must have array observations. Wrap it in gymnasium's FlattenObservation first.")
+        if env.action_space.shape != (program.dimension,):
+            raise ValueError(
+                f"`program` must have the action dimension of `env`, {env.action_space.shape}, got {program.dimension}."
+            )
+        _check_actions(env.action_space, program)
+        _check_scales(fixed, program)
+        if attack is not None and attack.schedules != fixed:
+            raise ValueError("`attack` must charge by the wrapper's own schedules, got other ones.")
+        if isinstance(fixed, tuple):
+            horizon = len(fixed) if horizon is None else horizon
+            if not horizon <= len(fixed):
+                raise ValueError(f"`schedules` must cover `horizon` {horizon}, got {len(fixed)} entries.")
+        if horizon is not None:
+            checks.count("horizon", horizon, minimum=1)
+        if attack is not None and horizon is None:
+            raise ValueError("`horizon` must be given with an attack: the energy limit is one over a finite horizon.")
+        checks.count("seed", seed)
+        grid = Grid(resolution)
+        super().__init__(env)
+        self._program, self._schedules, self._horizon = program, fixed, horizon
+        self._attack, self._signals = attack, Signals() if signals is None else signals
+        self._selector, self._dtype = Selector(program), np.dtype(program.dtype)
+        self._grid = grid
+        # Without a seed of its own at the first reset, the wrapper draws a name for its noise from the system.
+        self._root, self._episode, self._scope = seed, 0, ""
+        self._seed: int | None = None
+        self._trial: Streams | None = None
+        self._t, self._is_done = 0, True
+        self._last: PublicStep | None = None
+
+    @property
+    def program(self) -> CausalProgram:
+        """The causal program that this wrapper runs."""
+        return self._program
+
+    @property
+    def last_step(self) -> PublicStep:
+        """The last finished step, as everybody may see it."""
+        if self._last is None:
+            raise RuntimeError("no step has been taken since `reset`.")
+        return self._last
+
+    @property
+    def last_shift(self) -> ShiftRecord | None:
+        """The last committed shift and its energy: private to the experimenter, None in the nominal arm."""
+        return None if self._attack is None else self._attack.last
+
+    @property
+    def resolution(self) -> float | None:
+        """The grid of the observations, None if they are not rounded."""
+        return self._grid.resolution
+
+    def use_streams(self, streams: Streams) -> None:
+        """Key the next episode by `streams` instead of by seed and episode number; reset with their reset seed."""
+        self._trial = streams
+
+    def seen(self, observation: Vector) -> Vector:
+        """Return what everybody sees of the environment's observation: a copy, rounded to the declared grid."""
+        return self._grid(observation)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Vector, Info]:
+        """Begin an episode. A seed restarts the wrapper's episode count, so that the same seed gives the same noise."""
+        if self._trial is not None and self._trial.reset_seed != seed:
+            raise ValueError(f"`seed` must be the reset seed of the streams, {self._trial.reset_seed}, got {seed}.")
+        if seed is not None:
+            self._scope, self._seed, self._episode = "wrapper", seed, 0
+        elif not self._scope and self._trial is None:
+            self._scope = f"unseeded wrapper {secrets.token_hex(16)}"
+        streams = self._trial or Streams(
+            protocol=self._scope, root=self._root, arm="", trial=self._episode, reset_seed=self._seed
+        )
+        self._trial, self._is_done, self._last = None, True, None
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._episode += 1
+        self._rng = streams.generator(Purpose.PROPOSAL)
+        if self._attack is not None:
+            self._attack.begin(streams.generator(Purpose.SHIFT))
+        self._selector.reset()
+        self._observation = self.seen(observation)
+        self._t, self._is_done = 0, False
+        # A copy: the environment may keep its array, and a policy that writes into what it sees would steer it.
+        return self._observation.copy(), info
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
+        """Take the policy's action as the center of this step's block; return the environment's outcome.
+
+        Raises:
+            EnergyRefusedError: the attack overspent. Nothing has been drawn or executed.
+        """
+        if self._is_done:
+            raise RuntimeError("`reset` must be called before `step`: the episode has ended.")
+        center = self._program.center(action)
+        drawn_around = center
+        if self._attack is not None and self._horizon is not None:
+            drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
+        self._is_done = True  # stays so if anything from here on raises: no second block is drawn for this step
+        block = schedule_at(self._schedules, self._t).sample_block(drawn_around, self._rng)
+        self._selector.observe(self._observation)
+        selection = self._selector.select(self._observation, center, block)
+        if selection.action is None:
+            return self._abstain(center, selection)
+        return self._execute(center, selection, selection.action)
+
+    def close(self) -> None:
+        """Close the inner environment."""
+        close: Callable[[], object] = self.env.close
+        close()
+
+    def _execute(self, center: Vector, selection: Selection, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
+        # A copy in the environment's precision: what the environment does to it does not reach the record.
+        inner = inner_step(self.env, action.astype(self._dtype), self._signals)
+        truncated = inner.truncated or self._t + 1 == self._horizon
+        step = self._record(center, selection, inner.reward, inner.cost, inner.goal, inner.terminated, truncated)
+        self._observation = self.seen(inner.observation)
+        self._is_done = inner.terminated or truncated
+        info = {**inner.info, "ccfs": _public_info(step)}
+        if inner.cost is not None:
+            info.setdefault("cost", inner.cost)
+        return self._observation.copy(), inner.reward, inner.terminated, truncated, info
+
+    def _abstain(self, center: Vector, selection: Selection) -> tuple[Vector, float, bool, bool, Info]:
+        step = self._record(center, selection, 0.0, None, False, True, False)
+        return self._observation.copy(), 0.0, True, False, {"ccfs": _public_info(step)}
+
+    def _record(
+        self,
+        center: Vector,
+        selection: Selection,
+        reward: float,
+        cost: float | None,
+        goal: bool,
+        terminated: bool,
+        truncated: bool,
+    ) -> PublicStep:
+        step = PublicStep(
+            t=self._t,
+            observation=self._observation,
+            center=center,
+            source=selection.source,
+            index=selection.index,
+            action=selection.action,
+            skipped=selection.skipped,
+            reward=reward,
+            cost=cost,
+            goal=goal,
+            terminated=terminated,
+            truncated=truncated,
+        )
+        if self._attack is not None:
+            self._attack.publish(step)
+        self._last = step
+        self._t += 1
+        return step
+
+
+def _public_info(step: PublicStep) -> Info:
+    return {
+        "source": step.source._value_,  # `value` is a property, three times as slow
+        "index": step.index,
+        "center": step.center.copy(),
+        "action": None if step.action is None else step.action.copy(),
+        "skipped": step.skipped,
+    }
+
+
+def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> None:
+    """Refuse a program that could execute what the environment's action space does not hold."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.dtype(program.dtype):
+        raise ValueError(f"`program` must have the action precision of `env`, {space}, got {program.dtype}.")
+    if not (np.all(space.low <= program.low) and np.all(program.high <= space.high)):
+        raise ValueError(
+            f"`program` must keep to the action box of `env`, {space}, got {program.low} to {program.high}."
+        )
+
+
+def _check_scales(schedules: Schedules, program: CausalProgram) -> None:
+    """Refuse noise so small beside the action box that rounding, which no certificate speaks of, is as large."""
+    bounds = np.abs(np.concatenate([program.low, program.high]))
+    least = _LEAST_SCALE * max([float(bound) for bound in bounds if np.isfinite(bound)], default=1.0)
+    smallest = min(part.sigma for part in (schedules if isinstance(schedules, tuple) else (schedules,)))
+    if not smallest >= least:
+        raise ValueError(
+            f"`schedules` must have a sigma of at least {least:.3g}, 2^-40 of the action box, got {smallest:g}: "
+            "proposals would be rounded to their center."
+        )

@@ -1,0 +1,1 @@
+"""Policies of other libraries as controllers."""

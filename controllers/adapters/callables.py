@@ -1,0 +1,103 @@
+"""Controllers from plain functions: a rule, a planner, anything that maps an observation to an action."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from types import CellType, FunctionType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ccfs.controllers.adapters.answers import answered
+from ccfs.controllers.adapters.content import checked_content, framed, function_text, function_values, value_content
+
+__all__ = ["CallableController", "from_callable"]
+
+
+def from_callable(
+    f: Callable[[NDArray[np.float64]], ArrayLike], name: str, *, content: bytes | None = None
+) -> CallableController:
+    """Return the controller whose center is `f(observation)`.
+
+    Assumes: `f` is deterministic and keeps nothing between calls. Its hash covers `name`, its source, its defaults, the
+    values it closes over and the data it reads from its module's globals; the modules and functions that it calls
+    are outside the hash. Defaults and closed-over values are copied: changing them later changes nothing. Where the
+    source cannot be read, or a value is neither a number, a string nor an array, say by `content` what determines `f`.
+
+    Args:
+        f: from an observation (float64) to an action.
+        name: shown on certificates and part of the hash.
+        content: bytes that determine the function's answers, such as a file of parameters. `f` then runs as it is.
+    """
+    if not callable(f):
+        raise TypeError(f"`f` must be callable, got {type(f).__name__}.")
+    if not (isinstance(name, str) and name):
+        raise ValueError(f"`name` must be a non-empty string, got {name!r}.")
+    checked_content(content)
+    if content is not None:
+        return CallableController(f, name, _digest(name, framed("content", content)))
+    if not isinstance(f, FunctionType):
+        raise ValueError(f"`content` must be given for a {type(f).__name__}: its behaviour cannot be read off it.")
+    values = _values(f)  # before copying: this is what refuses
+    own = _rebuilt(f)
+    return CallableController(own, name, _digest(name, function_text(f.__code__) + values), lambda: _values(own))
+
+
+class CallableController:
+    """A function as a controller. Satisfies `Controller`."""
+
+    def __init__(
+        self,
+        f: Callable[[NDArray[np.float64]], ArrayLike],
+        name: str,
+        digest: str,
+        values: Callable[[], bytes] | None = None,
+    ) -> None:
+        self._f, self.name, self._digest = f, name, digest
+        self._values = values
+        self._first_values = b"" if values is None else values()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the name and of what determines the function."""
+        return self._digest
+
+    def reset(self) -> None:
+        """Refuse to go on if a global that the function reads has changed: the function itself has no memory."""
+        if self._values is not None and self._values() != self._first_values:
+            raise ValueError(f"`{self.name}` must answer as when it was hashed, but a value it reads has changed.")
+
+    def center(self, observation: ArrayLike) -> NDArray[np.float64]:
+        """Return the function's answer as float64; NaN or an infinity is refused."""
+        return answered(self.name, self._f(np.array(observation, dtype=np.float64)))
+
+
+def _digest(name: str, described: bytes) -> str:
+    return hashlib.sha256(b"ccfs.callable-controller/3" + framed("name", name.encode()) + described).hexdigest()
+
+
+def _values(f: FunctionType) -> bytes:
+    return b"".join(framed(place, value_content(place, value)) for place, value in function_values(f))
+
+
+def _rebuilt(f: FunctionType) -> FunctionType:
+    """Return the function over read-only copies of its defaults and of what it closes over."""
+    cells = tuple(
+        cell if name == "__class__" else CellType(_frozen(cell.cell_contents))
+        for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+    )
+    defaults = None if f.__defaults__ is None else tuple(_frozen(value) for value in f.__defaults__)
+    own = FunctionType(f.__code__, f.__globals__, f.__name__, defaults, cells)
+    own.__kwdefaults__ = {name: _frozen(value) for name, value in (f.__kwdefaults__ or {}).items()}
+    return own
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, np.ndarray):
+        copied = value.copy()
+        copied.setflags(write=False)
+        return copied
+    return value

@@ -1,0 +1,184 @@
+"""Controllers from torch modules: plain MLPs become numpy actors, anything else runs in torch, frozen."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
+from ccfs.controllers.adapters import torch_content as _torch_content
+from ccfs.controllers.adapters.answers import GRID, on_grid, single_precision
+from ccfs.controllers.adapters.content import checked_content, framed
+from ccfs.controllers.adapters.layers import TORCH_ACTIVATIONS
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["TorchController", "from_torch"]
+
+_PROBES = 12
+
+
+def from_torch(
+    module: nn.Module, normalizer: FrozenNormalizer | None = None, *, content: bytes | None = None
+) -> NumpyActor | TorchController:
+    """Return `module` (batch of observations in, batch of actions out) as a controller, copied and frozen.
+
+    A `Sequential` of linear layers and one kind of activation becomes a `NumpyActor`, which needs no torch to run. It
+    must have no hooks and weights in single precision, and its answers to random observations must agree.
+
+    Args:
+        module: must answer deterministically in evaluation mode and keep nothing between calls.
+        normalizer: applied to the observation first.
+        content: bytes that determine what the tensors and plain attributes do not (code, hooks, other objects), such
+            as the file of the class. Needed where those cannot be read; the module then stays in torch.
+    """
+    from torch import nn
+
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}. See `from_callable`.")
+    checked_content(content)
+    actor = _as_numpy(module, normalizer) if content is None else None
+    return TorchController(module, normalizer, content=content) if actor is None else actor
+
+
+class TorchController:
+    """A frozen torch module. It runs in float64 and its answers are multiples of `GRID`, as those of `NumpyActor`."""
+
+    def __init__(
+        self, module: nn.Module, normalizer: FrozenNormalizer | None = None, *, content: bytes | None = None
+    ) -> None:
+        if content is None and _torch_content.has_hooks(module):
+            raise ValueError(
+                "`content` must be given: the module has hooks, whose code is not hashed. Remove them "
+                "(`torch.nn.utils.remove_weight_norm`), or use `torch.nn.utils.parametrizations`."
+            )
+        self._module = _own_copy(module)
+        self._normalizer, self._content = normalizer, content
+        self._state = self._described()
+        self._marks = _torch_content.marks(self._module)
+        self._is_tried = False
+        code = _torch_content.code_text(self._module) if content is None else framed("content", content)
+        self._digest = hashlib.sha256(b"ccfs.torch-controller/3" + code + self._state).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of every tensor and plain attribute, the code of classes from outside torch and the normaliser."""
+        return self._digest
+
+    def reset(self) -> None:
+        """Refuse to go on if anything that was hashed has changed: the module has no memory of the episode."""
+        self._check_still()
+        self._is_tried = False
+
+    def center(self, observation: ArrayLike) -> NDArray[np.float64]:
+        """Return the module's answer to one observation, float64.
+
+        The first observation of an episode is answered twice: a module that draws or learns is refused.
+        """
+        x = single_precision(observation, None if self._normalizer is None else self._normalizer.mean.size)
+        if self._normalizer is not None:
+            x = self._normalizer(x)
+        answer = self._answer(x)
+        if not self._is_tried:
+            if self._answer(x).tobytes() != answer.tobytes():
+                raise ValueError("`module` must be deterministic, got two answers to one observation.")
+            self._check_still()
+            self._is_tried = True
+        return answer
+
+    def _answer(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        import torch
+
+        with torch.no_grad():
+            batch = self._module(torch.from_numpy(x.astype(np.float64))[None])
+        if not (isinstance(batch, torch.Tensor) and batch.ndim == 2 and batch.shape[0] == 1):
+            got = f"shape {tuple(batch.shape)}" if isinstance(batch, torch.Tensor) else type(batch).__name__
+            raise ValueError(f"`module` must return a batch of actions, a tensor of shape (1, d), got {got}.")
+        if _torch_content.marks(self._module) != self._marks:
+            self._refuse_moved()
+        return on_grid("module", batch[0].numpy())
+
+    def _described(self) -> bytes:
+        is_described = self._content is not None
+        found = _torch_content.state(self._module, is_described=is_described)
+        if not is_described:
+            found += _torch_content.code_values(self._module)
+        if self._normalizer is not None:
+            arrays = (self._normalizer.mean, self._normalizer.std, self._normalizer.clip)
+            found += b"".join(framed("normalizer", array.astype("<f4").tobytes()) for array in arrays)
+        return hashlib.sha256(found).digest()
+
+    def _check_still(self) -> None:
+        if self._described() != self._state:
+            self._refuse_moved()
+
+    def _refuse_moved(self) -> None:
+        raise ValueError(
+            "`module` must keep its tensors and attributes, but they have changed since it was hashed. Freeze a "
+            "normaliser that learns, and pass it as `normalizer`."
+        )
+
+
+def _own_copy(module: nn.Module) -> nn.Module:
+    try:
+        own = copy.deepcopy(module).cpu().double().eval()
+    except Exception as error:  # whatever an attribute's own way of copying raises
+        raise ValueError(
+            f"`module` must be copyable, got {type(error).__name__}: {error} Remove attributes computed with gradients."
+        ) from error
+    for parameter in own.parameters():
+        parameter.requires_grad_(False)
+    return own
+
+
+def _as_numpy(module: nn.Module, normalizer: FrozenNormalizer | None) -> NumpyActor | None:
+    """Return a plain MLP as a numpy actor, None for anything else."""
+    from torch import nn
+
+    if type(module) is not nn.Sequential or _torch_content.has_hooks(module):
+        return None
+    parts = list(module)
+    linear = [part for part in parts[0::2] if type(part) is nn.Linear and part.bias is not None]
+    plain = {getattr(nn, name): name for name in TORCH_ACTIVATIONS}
+    between = [plain[type(part)] for part in parts[1::2] if type(part) in plain]
+    if len(linear) + len(between) != len(parts) or not all(_is_single(tensor) for tensor in module.parameters()):
+        return None
+    last = between.pop() if between and len(between) == len(linear) else "Identity"
+    if len(set(between)) > 1 or any(isinstance(part, nn.Softplus) and not _is_plain(part) for part in parts):
+        return None
+    made = NumpyActor(
+        weights=tuple(part.weight.detach().cpu().float().numpy() for part in linear),
+        biases=tuple(part.bias.detach().cpu().float().numpy() for part in linear),
+        activation=TORCH_ACTIVATIONS[between[0]] if between else "identity",
+        output_activation=TORCH_ACTIVATIONS[last],
+    )
+    return replace(made, normalizer=normalizer) if _agrees(made, module) else None
+
+
+def _is_plain(softplus: nn.Softplus) -> bool:
+    return bool(softplus.beta == 1.0 and softplus.threshold >= 20.0)
+
+
+def _is_single(tensor: torch.Tensor) -> bool:
+    values = tensor.detach().cpu().double().numpy()
+    return bool(np.array_equal(values, values.astype(np.float32), equal_nan=True))
+
+
+def _agrees(actor: NumpyActor, module: nn.Module) -> bool:
+    """Say whether the actor answers random observations, small and large, as the module does."""
+    import torch
+
+    observations = np.random.default_rng(0).normal(size=(_PROBES, actor.observation_size))
+    observations = (observations * np.geomspace(0.1, 10.0, _PROBES)[:, None]).astype(np.float32)
+    with torch.no_grad():
+        expected = _own_copy(module)(torch.from_numpy(observations.astype(np.float64))).numpy()
+    found = np.array([actor.center(observation) for observation in observations])
+    # Both run in float64: they differ by the grid, by the order of sums, and by 2e-9 where torch's softplus is linear.
+    return found.shape == expected.shape and bool(np.allclose(found, expected, rtol=1e-9, atol=GRID))

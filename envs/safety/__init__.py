@@ -1,0 +1,1 @@
+"""Safety-Gymnasium, bit-identical to stock and faster, and what reads its observations."""

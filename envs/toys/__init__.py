@@ -1,0 +1,1 @@
+"""Small environments whose exact answers are known."""

@@ -1,0 +1,289 @@
+"""Counts survive interruption, refuse to mix runs, and every radius is a function of what was stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from fractions import Fraction
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from scipy.stats import norm
+from torch import nn
+
+from ccfs.certificates import conditional, filtered
+from ccfs.certificates.binomial import clopper_pearson_lower
+from ccfs.images import (
+    Band,
+    ConfidenceFilter,
+    CountTable,
+    CovarianceProof,
+    ImageSet,
+    LabelCounts,
+    NoFilter,
+    ProjectedBand,
+    RecordError,
+    Rule,
+    Verdict,
+    certified_count,
+    certify_dataset,
+    exceeds,
+    read_counts,
+    verdict,
+    write_counts,
+)
+from ccfs.images.dataset import model_digest
+
+torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
+
+SELECTION = LabelCounts(retained=(40, 3, 2), rejected=5)
+ESTIMATION = LabelCounts(retained=(900, 20, 10), rejected=70)
+PROOF = CovarianceProof(covariance_ratio=1.0, statement="for the test")
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(2 * 4 * 4, 3)).eval()
+
+
+def images(count=23):
+    rng = np.random.default_rng(0)
+    return ImageSet(
+        name="made-up",
+        images=rng.integers(0, 256, (count, 4, 4, 2), dtype=np.uint8),
+        labels=rng.integers(0, 3, count),
+        classes=("a", "b", "c"),
+    )
+
+
+def run(folder, **changes):
+    fields = {"sigma": 0.3, "n0": 20, "n": 100, "seed": 1, "batch_size": 50, "folder": folder, **changes}
+    model, rule = fields.pop("model", network()), fields.pop("rule", ConfidenceFilter(0.0, 0.5))
+    return certify_dataset(model, fields.pop("images", images()), rule, **fields)
+
+
+def test_dataset_counts_are_stored_and_read_back(tmp_path):
+    table = run(tmp_path)
+    assert read_counts(tmp_path / "counts.parquet") == table
+    assert [path.name for path in tmp_path.iterdir()] == ["counts.parquet"]
+    assert [row.index for row in table.arm("none")] == list(range(23))
+    assert [row.label for row in table.arm("none")] == images().labels.tolist()
+    assert all(row.estimation.rejected == 0 for row in table.arm("none"))
+
+
+def test_dataset_resumes_after_an_interruption_with_the_same_counts(tmp_path):
+    told = []
+
+    def stop(done):
+        told.append(done)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", progress=stop)
+    assert len(list((tmp_path / "a").glob("part-*.parquet"))) == 2
+    resumed = []
+    again = run(tmp_path / "a", progress=resumed.append, batch_size=7)
+    assert resumed == [20, 3]
+    assert again == run(tmp_path / "b")
+    assert (tmp_path / "a" / "counts.parquet").read_bytes() == (tmp_path / "b" / "counts.parquet").read_bytes()
+
+
+def test_dataset_grows_by_indices_and_counts_each_image_alone(tmp_path):
+    some = run(tmp_path, indices=[7, 2])
+    assert [row.index for row in some.arm("none")] == [2, 7]
+    assert set(some.rows) <= set(run(tmp_path).rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 2}, "seed"),
+        ({"sigma": 0.31}, "sigma"),
+        ({"n": 101}, "estimation_trials"),
+        ({"model": network(1)}, "model_sha256"),
+        ({"rule": ConfidenceFilter(0.0, 0.6)}, "filter"),
+        ({"images": images(22)}, "dataset_sha256"),
+        ({"stream": "other"}, "stream"),
+    ],
+)
+def test_dataset_refuses_a_folder_of_another_run(tmp_path, changes, named):
+    run(tmp_path, indices=[0])
+    before = (tmp_path / "counts.parquet").read_bytes()
+    with pytest.raises(RecordError, match=named):
+        run(tmp_path, indices=[0], **changes)
+    assert (tmp_path / "counts.parquet").read_bytes() == before
+
+
+def test_dataset_streams_are_independent(tmp_path):
+    one = run(tmp_path / "a", rule=NoFilter(), indices=[0, 1])
+    other = run(tmp_path / "b", rule=NoFilter(), indices=[0, 1], stream="other")
+    assert one.rows != other.rows
+
+
+@pytest.mark.parametrize("indices", [[0, 0], [23], [-1]])
+def test_dataset_refuses_indices(tmp_path, indices):
+    with pytest.raises(ValueError, match=r"indices|index"):
+        run(tmp_path, indices=indices)
+
+
+def test_band_record_keeps_its_proof(tmp_path):
+    rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.3))
+    table = run(tmp_path, rule=rule, indices=[0, 1])
+    assert read_counts(tmp_path / "counts.parquet").key.proof == rule.proof(0.3)
+    assert table.key.proof.covariance_ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"covariance_ratio": 3.99}),
+        (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"ball": 9.0}),
+        (NoFilter(), {"covariance_ratio": 0.999}),
+        (NoFilter(), {"covariance_ratio": float("nan")}),
+        (ConfidenceFilter(0.5), {}),
+    ],
+)
+def test_read_refuses_a_premise_that_the_filter_does_not_prove(tmp_path, rule, change):
+    table = run(tmp_path, rule=rule, indices=[0])
+    assert read_counts(tmp_path / "counts.parquet") == table
+    claimed = dataclasses.replace(rule.proof(0.3) or PROOF, **change)
+    text = dataclasses.replace(table.key, proof=None).text()
+    proof = {key: value for key, value in dataclasses.asdict(claimed).items() if value != np.inf}
+    forged = json.dumps(json.loads(text) | {"proof": proof})
+    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
+    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
+    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    with pytest.raises(RecordError, match="must carry"):
+        read_counts(tmp_path / "forged.parquet")
+
+
+@pytest.mark.parametrize("bands", ["[]", "[{'outer': 1e999}]"])
+def test_read_refuses_a_band_without_its_limits(tmp_path, bands):
+    rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6))
+    table = run(tmp_path, rule=rule, indices=[0])
+    forged = dataclasses.replace(table.key, filter=f"{{'kind': 'projected-band', 'bands': {bands}}}").text()
+    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
+    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
+    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    with pytest.raises(RecordError, match="must carry its bands"):
+        read_counts(tmp_path / "forged.parquet")
+
+
+def test_table_refuses_counts_that_do_not_add_up(tmp_path):
+    table = run(tmp_path, indices=[0])
+    row = table.rows[0]
+    wrong = dataclasses.replace(row, estimation=LabelCounts(retained=(1, 2, 3), rejected=0))
+    with pytest.raises(RecordError, match="100 proposals"):
+        CountTable(key=table.key, rows=(wrong,))
+    with pytest.raises(RecordError, match="twice"):
+        CountTable(key=table.key, rows=(row, row))
+
+
+def test_read_refuses_other_files(tmp_path):
+    with pytest.raises(RecordError, match="missing"):
+        read_counts(tmp_path / "none.parquet")
+    (tmp_path / "text.parquet").write_text("no parquet")
+    with pytest.raises(RecordError, match="not readable"):
+        read_counts(tmp_path / "text.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"index": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(RecordError, match="no image counts"):
+        read_counts(tmp_path / "other.parquet")
+
+
+def test_read_refuses_another_format(tmp_path):
+    table = run(tmp_path, indices=[0])
+    path = tmp_path / "counts.parquet"
+    stored = pyarrow.parquet.read_table(path)
+    text = table.key.text().replace('"format": 1', '"format": 9')
+    pyarrow.parquet.write_table(stored.replace_schema_metadata({b"ccfs.images": text.encode()}), path)
+    with pytest.raises(RecordError, match="format 9, this version reads format 1"):
+        read_counts(path)
+    write_counts(path, table)
+    assert read_counts(path) == table
+
+
+def test_model_digest_sees_every_weight():
+    model = network()
+    before = model_digest(model)
+    assert model_digest(network()) == before
+    with torch.no_grad():
+        model[1].bias[2] += 1e-6
+    assert model_digest(model) != before
+
+
+@pytest.mark.parametrize(
+    ("rule", "oracle"),
+    [
+        (Rule.SIMULTANEOUS, lambda c, r, **k: filtered.certify_counts(c, r, **k)),
+        (Rule.EXPLICIT, lambda c, r, **k: filtered.explicit_counts(c, r, **k)),
+        (Rule.COMPLEMENT, lambda c, r, **k: filtered.complement_counts(c, r, **k)),
+        (Rule.RENYI, lambda c, r, **k: conditional.renyi_counts(c, covariance_ratio=1.0, **k)),
+        (Rule.REVERSE_KL, lambda c, r, **k: conditional.reverse_kl_counts(c, covariance_ratio=1.0, **k)),
+        (Rule.FORWARD_KL, lambda c, r, **k: conditional.forward_kl_counts(c, covariance_ratio=1.0, **k)),
+    ],
+)
+def test_verdict_is_the_certificate_of_the_counts(rule, oracle):
+    found = verdict(rule, SELECTION, ESTIMATION, sigma=0.25, delta=0.001, proof=PROOF)
+    certificate = oracle(ESTIMATION.retained, ESTIMATION.rejected, selected=0, sigma=0.25, delta=0.001)
+    assert found == Verdict(rule=rule, selected=0, radius=certificate.radius)
+    assert found.is_certified
+
+
+def test_verdict_unfiltered_is_sigma_times_the_quantile_rounded_down():
+    full = LabelCounts(retained=(950, 30, 20), rejected=0)
+    found = verdict(Rule.UNFILTERED, full, full, sigma=0.25, delta=0.001)
+    oracle = 0.25 * norm.ppf(clopper_pearson_lower(950, 1000, delta=0.001))
+    assert oracle - 1e-12 < found.radius < oracle + 1e-12
+
+
+def test_verdict_single_batch_ignores_the_selection():
+    other = LabelCounts(retained=(0, 50, 0), rejected=0)
+    found = verdict(Rule.SINGLE_BATCH, other, ESTIMATION, sigma=0.25, delta=0.001)
+    assert found.selected == 0
+    assert 0 < found.radius < verdict(Rule.SIMULTANEOUS, SELECTION, ESTIMATION, sigma=0.25, delta=0.001).radius
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_verdict_claims_nothing_when_everything_is_rejected(rule):
+    nothing = LabelCounts(retained=(0, 0, 0), rejected=0 if rule is Rule.UNFILTERED else 100)
+    found = verdict(rule, nothing, nothing, sigma=0.25, delta=0.001, proof=PROOF)
+    assert found == Verdict(rule=rule, selected=None, radius=0.0)
+    assert not found.is_certified
+
+
+def test_substituted_radius_is_never_certified():
+    found = verdict(Rule.SUBSTITUTED, SELECTION, ESTIMATION, sigma=0.25, delta=0.001)
+    assert found.radius > verdict(Rule.SIMULTANEOUS, SELECTION, ESTIMATION, sigma=0.25, delta=0.001).radius
+    assert not found.is_certified
+
+
+def test_conditional_rules_need_a_proof():
+    with pytest.raises(ValueError, match="covariance proof"):
+        verdict(Rule.RENYI, SELECTION, ESTIMATION, sigma=0.25, delta=0.001)
+
+
+def test_unfiltered_rule_refuses_rejections():
+    with pytest.raises(ValueError, match="without rejections"):
+        verdict(Rule.UNFILTERED, SELECTION, ESTIMATION, sigma=0.25, delta=0.001)
+
+
+def test_thresholds_are_compared_as_exact_rationals():
+    below = 0.3  # this double is 0.299999999999999988897769753748...
+    assert not exceeds(below, "0.3", strict=False)
+    assert exceeds(0.25, "0.25", strict=False)
+    assert not exceeds(0.25, Fraction(1, 4), strict=True)
+    assert exceeds(float("inf"), "9", strict=True)
+    with pytest.raises(TypeError, match="threshold"):
+        exceeds(0.3, 0.3, strict=True)
+
+
+def test_certified_count_needs_the_right_label_and_a_positive_radius():
+    verdicts = [
+        Verdict(rule=Rule.EXPLICIT, selected=s, radius=r) for s, r in ((1, 0.5), (2, 0.5), (1, 0.0), (None, 0.0))
+    ]
+    assert certified_count(verdicts, [1, 1, 1, 1], "0", strict=False) == 1
+    assert certified_count(verdicts, [1, 2, 1, 0], "0.5", strict=False) == 2
+    assert certified_count(verdicts, [1, 2, 1, 0], "0.5", strict=True) == 0

@@ -1,0 +1,199 @@
+"""Counts are bound to code: an event that is edited after its run counts nothing any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from toy_protocol import contents, text
+from typer.testing import CliRunner
+
+from ccfs.audit.run import audit
+from ccfs.certificates.trajectory import CertificateError
+from ccfs.cli.main import app
+from ccfs.results.certificate import RunCertificate
+from ccfs.runs.manifest import write_manifest
+from ccfs.runs.provenance import _code_tables_once
+from ccfs.runs.store import Store
+
+EVENT = '''"""The event of this test."""
+
+from own_limits import limit
+
+
+class Quiet:
+    """Hold where the total cost is small."""
+
+    def holds(self, trace):
+        """Return whether the cost is small."""
+        return bool((trace.cost <= limit()).all())  # a missing cost is NaN
+'''
+LIMITS = "def limit():\n    return 0.0\n"
+PLAIN = ('event = "no-cost-until-goal"', 'event = "own_event:Quiet"')
+NESTED = (
+    'event = "no-cost-until-goal"',
+    'event = "all-of"\n[[events.events]]\nname = "a"\nevent = "no-abstention"\n'
+    '[[events.events]]\nname = "b"\nevent = "own_event:Quiet"',
+)
+CERTIFICATE = "certificates/steer/one/safe.json"
+EDITS = {
+    "event": ("own_event.py", EVENT.replace("return bool((trace.cost <= limit()).all())", "return True")),
+    "helper": ("own_limits.py", LIMITS.replace("0.0", "9.0")),
+}
+AFTER_RUN = ("certify", "table", "costs", "report", "audit")
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Folder with the code of an own event and, for each protocol, a run of it: certified and not."""
+    folder = tmp_path_factory.mktemp("bound")
+    (folder / "own_event.py").write_text(EVENT)
+    (folder / "own_limits.py").write_text(LIMITS)
+    sys.path.insert(0, str(folder))
+    _code_tables_once.cache_clear()
+    for name, change in (("plain", PLAIN), ("nested", NESTED)):
+        (folder / f"{name}.toml").write_text(text(trials=8, event=change))
+        result = call("run", folder / f"{name}.toml", "-o", folder / name, "--workers", 1)
+        assert result.exit_code in (0, 1), result.output
+    yield folder
+    sys.path.remove(str(folder))
+    for module in ("own_event", "own_limits"):
+        sys.modules.pop(module, None)
+    _code_tables_once.cache_clear()
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """The folder as made, whatever a test writes there."""
+    yield made
+    (made / "own_event.py").write_text(EVENT)
+    (made / "own_limits.py").write_text(LIMITS)
+
+
+def copied(folder, name, tmp_path, *, is_certified):
+    store = Store(shutil.copytree(folder / name, tmp_path / name).resolve())
+    if not is_certified:
+        shutil.rmtree(store.root / "certificates")
+        write_manifest(store, store.protocol())
+    return store
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("name", ["plain", "nested"])
+@pytest.mark.parametrize("is_certified", [False, True])
+def test_every_command_refuses_an_event_edited_after_the_run_and_names_the_file(
+    folder, tmp_path, edit, name, is_certified
+):
+    store = copied(folder, name, tmp_path, is_certified=is_certified)
+    before = contents(store.root)
+    file, content = EDITS[edit]
+    (folder / file).write_text(content)
+    commands = [(command, store.root) for command in AFTER_RUN]
+    commands.append(("audit", store.root, "--replay", 0))
+    if is_certified:
+        commands.append(("verify", store.path(CERTIFICATE), "--run", store.root))
+    for command in commands:
+        result = call(*command)
+        assert result.exit_code == (1 if command[0] in ("verify", "audit") else 2), (command, result.output)
+        assert "the event 'safe' is not the one" in result.output, command
+        assert f"{folder / file} was changed since." in result.output, command
+    assert contents(store.root) == before
+
+
+@pytest.mark.parametrize("name", ["plain", "nested"])
+def test_every_command_accepts_the_event_as_it_was_and_with_other_comments(folder, tmp_path, name):
+    store = copied(folder, name, tmp_path, is_certified=True)
+    mended = EVENT.replace("The event of this test.", "The event, mended.").replace("# a missing", "# An absent")
+    (folder / "own_event.py").write_text(
+        "# new\n\n" + mended.replace('        """Return whether the cost is small."""\n', "")
+    )
+    for command in ("table", "costs", "report", "certify", "audit"):
+        result = call(command, store.root)
+        assert result.exit_code == 0 or (command == "certify" and "not certified" in result.output), result.output
+    assert audit(store, replay=None).is_clean
+
+
+def test_edited_event_is_refused_in_a_fresh_process_where_it_would_be_loaded(folder, tmp_path):
+    """The path that was open: the edited event would have counted every trial."""
+    store = copied(folder, "plain", tmp_path, is_certified=True)
+    (folder / "own_event.py").write_text(EDITS["event"][1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
+    resume = ("run", str(folder / "plain.toml"), "-o", str(store.root), "--workers", "1")
+    for command in (("certify", str(store.root)), resume):
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "ccfs", *command], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert "own_event.py" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_event_that_names_a_file_is_bound_to_its_content(made, tmp_path, monkeypatch):
+    (tmp_path / "filed_event.py").write_text(
+        "from pathlib import Path\n\n\nclass Filed:\n    def __init__(self, path):\n"
+        "        self.limit = float(Path(path).read_text())\n\n"
+        "    def holds(self, trace):\n        return bool((trace.cost <= self.limit).all())\n"
+    )
+    (tmp_path / "limit.txt").write_text("0.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    change = (PLAIN[0], f'event = "filed_event:Filed"\narguments = {{ path = "{tmp_path}/limit.txt" }}')
+    (tmp_path / "p.toml").write_text(text(trials=8, event=change))
+    assert call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1).exit_code in (0, 1)
+    (tmp_path / "limit.txt").write_text("9.0")
+    result = call("certify", tmp_path / "run")
+    assert (result.exit_code, f"{tmp_path}/limit.txt was changed since." in result.output) == (2, True)
+
+
+def test_certificate_carries_the_digests_of_its_parts(folder):
+    store = Store(folder / "plain")
+    record = store.read_json("provenance.json")
+    document = RunCertificate.from_bytes(store.read(CERTIFICATE), where="c")
+    assert document.provenance.ccfs == record["code"]["ccfs"]
+    assert document.provenance.parts == record["parts"]
+    assert set(record["parts"]) == {
+        "environment",
+        "controllers.steer",
+        "program.verifier",
+        "program.fallbacks.center",
+        "attacks.push",
+        "events.safe",
+    }
+    content = json.loads(store.read(CERTIFICATE))
+    del content["provenance"]["parts"]["events.safe"]
+    changed = json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    with pytest.raises(CertificateError, match="has no digest of the code of its event 'safe'"):
+        RunCertificate.from_bytes(changed, where="c")
+
+
+@pytest.mark.parametrize("change", [lambda r: r.pop("parts"), lambda r: r["parts"].pop("events.safe")])
+def test_run_whose_provenance_does_not_tell_the_event_is_refused(folder, tmp_path, change):
+    store = copied(folder, "plain", tmp_path, is_certified=True)
+    record = store.read_json("provenance.json")
+    change(record)
+    store.write_json("provenance.json", record)
+    write_manifest(store, store.protocol())
+    for command in AFTER_RUN:
+        assert call(command, store.root).exit_code == (1 if command == "audit" else 2)
+
+
+def test_shipped_event_is_bound_to_its_code_too(folder, tmp_path, monkeypatch):
+    (tmp_path / "p.toml").write_text(text(trials=8))
+    assert call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1).exit_code in (0, 1)
+    record = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    assert record["parts"]["events.safe"] == record["code"]["ccfs/runs/events.py"]
+    from ccfs.files import imports
+
+    other = tmp_path / "events.py"
+    other.write_text(imports.module_file("ccfs.runs.events").read_text().replace("<= 0.0", "<= 9.0"))
+    found = imports.module_file
+    monkeypatch.setattr(imports, "module_file", lambda name: other if name == "ccfs.runs.events" else found(name))
+    result = call("certify", tmp_path / "run")
+    assert (result.exit_code, f"{other} was changed since." in result.output) == (2, True)

@@ -1,0 +1,121 @@
+"""Exported trajectories, read back by Minari itself, are those of the run."""
+
+from __future__ import annotations
+
+import minari
+import numpy as np
+import pytest
+from toy_protocol import protocol
+from typer.testing import CliRunner
+
+from ccfs.cli.main import app
+from ccfs.files.digests import observation_digest
+from ccfs.files.parquet import parquet_bytes, read_parquet
+from ccfs.results.minari import export_minari
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.manifest import write_manifest
+from ccfs.runs.run import run
+from ccfs.runs.store import RunError
+from ccfs.runs.tables import step_rows, trajectory_rows
+
+pytestmark = pytest.mark.slow
+ABSTAINS = {
+    "fallback": (
+        'make = "center"\nunverified = true',
+        'make = "fixed"\narguments = { values = [9.0] }',
+    ),
+    "box": ("low = [-0.5], high = [0.5]", "low = [-0.2], high = [0.2]"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _datasets_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    return run(protocol(folder, trials=6), folder / "run", serial_engine(), where="p")
+
+
+def stored(store, folder):
+    steps, rows = [], []
+    for path in sorted((store.root / "traces" / folder).glob("*.parquet")):
+        steps += step_rows(read_parquet(path.read_bytes()))
+        rows += trajectory_rows(read_parquet((store.root / "trajectories" / folder / path.name).read_bytes()))
+    return steps, rows
+
+
+@pytest.mark.parametrize("attack", [None, "push"])
+def test_export_minari_holds_the_stored_trajectories(store, attack):
+    made = export_minari(store, "toy/steer-v0", arm="steer/four", attack=attack)
+    dataset = minari.load_dataset("toy/steer-v0")
+    steps, rows = stored(store, f"steer/four/{attack or 'nominal'}")
+    assert (made.episodes, made.steps, made.left_out) == (6, 36, ())
+    assert (dataset.total_episodes, dataset.total_steps) == (6, 36)
+    for episode, row in zip(dataset.iterate_episodes(), rows, strict=True):
+        mine = [step for step in steps if step.trial == row.trial]
+        assert episode.actions.tolist() == [list(step.action) for step in mine]
+        assert episode.rewards.tolist() == [step.reward for step in mine]
+        assert episode.truncations.tolist() == [False] * 5 + [True]
+        assert episode.infos["cost"][1:, 0].tolist() == [step.cost for step in mine]
+        assert episode.infos["index"][1:, 0].tolist() == [step.index for step in mine]
+        digests = [observation_digest(observation) for observation in episode.observations]
+        assert digests == [row.first_observation, *(step.observation for step in mine)]
+    (metadata,) = dataset.storage.get_episode_metadata([3])
+    assert (metadata["trial"], metadata["reset_seed"], metadata["outcome"]) == (3, 103, "horizon")
+
+
+def test_export_minari_cuts_abstained_trajectories_and_leaves_out_empty_ones(tmp_path):
+    abstaining = run(protocol(tmp_path, trials=12, **ABSTAINS), tmp_path / "run", serial_engine(), where="p")
+    _, rows = stored(abstaining, "steer/one/nominal")
+    empty = tuple(row.trial for row in rows if row.steps == 0)
+    assert empty
+    assert any(0 < row.steps < 6 for row in rows)
+    made = export_minari(abstaining, "toy/abstains-v0", arm="steer/one")
+    assert made.left_out == empty
+    kept = [row for row in rows if row.steps]
+    for episode, row in zip(minari.load_dataset("toy/abstains-v0").iterate_episodes(), kept, strict=True):
+        assert len(episode.actions) == row.steps == len(episode.observations) - 1
+        assert not episode.terminations.any()
+        assert episode.truncations.tolist() == [False] * (row.steps - 1) + [True]
+
+
+def test_export_minari_refuses_what_does_not_replay(store, tmp_path):
+    forged = run(protocol(tmp_path, trials=4), tmp_path / "run", serial_engine(), where="p")
+    name = "trajectories/steer/one/nominal/batch-00000.parquet"
+    table = read_parquet(forged.read(name))
+    content = table.to_pydict()
+    content["chain"][2] = b"\1" * 32
+    forged.write(name, parquet_bytes(table.from_pydict(content, schema=table.schema)))
+    with pytest.raises(RunError, match="was changed"):
+        export_minari(forged, "toy/forged-v0", arm="steer/one")
+    write_manifest(forged, forged.protocol())
+    with pytest.raises(RunError, match=r"batch-00000.parquet: trial 2 does not replay"):
+        export_minari(forged, "toy/forged-v0", arm="steer/one")
+    assert minari.list_local_datasets() == {}
+
+
+def test_export_minari_names_what_may_be_chosen(store):
+    with pytest.raises(ValueError, match="`arm` must be one of steer/one, steer/four, got None"):
+        export_minari(store, "toy/steer-v0")
+    with pytest.raises(ValueError, match="`attack` must be one of nominal, push, got pull"):
+        export_minari(store, "toy/steer-v0", arm="steer/one", attack="pull")
+
+
+def test_export_command_writes_once(store):
+    arguments = ["export", str(store.root), "--minari", "toy/steer-v0", "--arm", "steer/one"]
+    first, second = (CliRunner().invoke(app, arguments) for _ in range(2))
+    assert (first.exit_code, first.output) == (0, "Dataset toy/steer-v0: 6 episodes, 36 steps.\n")
+    assert second.exit_code == 2
+    assert "`dataset_id` must be new" in second.output
+    assert np.isfinite(minari.load_dataset("toy/steer-v0")[0].observations).all()
+
+
+@pytest.mark.parametrize("name", ["foo", "", "a b/c", "demo/steering"])
+def test_export_command_refuses_a_bad_dataset_id_in_one_line(store, name):
+    answer = CliRunner().invoke(app, ["export", str(store.root), "--minari", name, "--arm", "steer/one"])
+    assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
+    words = "`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0"
+    assert answer.output == f"{words}, got {name!r}.\n"

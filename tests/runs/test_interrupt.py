@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Executor, Future
+
+import pytest
+from toy_protocol import contents, protocol
+from toys import foreign_threads
+
+from ccfs.runs.batches import Batch
+from ccfs.runs.executors import Engine, process_engine, serial_engine
+from ccfs.runs.pool import Pool
+from ccfs.runs.run import run
+
+pytestmark = pytest.mark.slow
+COMMAND = (sys.executable, "-c", "from ccfs.cli.main import app; app()", "run")
+SLOW = ('make = "corridor"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Slow"')
+
+
+def is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
+    made = protocol(tmp_path, trials=12, x=SLOW)
+    command = [*COMMAND, str(tmp_path / "protocol.toml"), "-o", str(tmp_path / "run"), "--workers", "2"]
+    started = subprocess.Popen(
+        command,
+        env={**os.environ, "TOY_SLOW": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests started in the background inherit an ignored SIGINT; a command in a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "run").rglob("batches/**/*.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # both workers are now in steps of half a minute
+        os.killpg(started.pid, signal.SIGINT)  # as a terminal does: to the main process and to the workers
+        before = time.monotonic()
+        _, errors = started.communicate(timeout=20)
+        assert time.monotonic() - before < 3.0
+        while is_alive(started.pid) and time.monotonic() - before < 3.0:
+            time.sleep(0.01)
+        assert not is_alive(started.pid)
+    finally:
+        if is_alive(started.pid):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+    assert started.returncode == 130
+    kept = f"Interrupted. Finished batches are kept in {tmp_path / 'run'}; the same command resumes."
+    assert errors.split() == kept.split()
+    assert list((tmp_path / "run").rglob("batches/**/*.json"))
+    run(made, tmp_path / "run", serial_engine(), where="p")
+    run(made, tmp_path / "whole", serial_engine(), where="p")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+THREADS = """
+from pathlib import Path
+from ccfs.cli.main import app
+
+def threads():
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+import matplotlib.figure, numpy, pyarrow, scipy.linalg  # they bring their own threads
+numpy.ones((600, 600)) @ numpy.ones((600, 600))
+before = threads()
+for words in COMMANDS:
+    try:
+        app(words)
+    except SystemExit as end:
+        print("exit", end.code or 0)
+print("new threads", len(threads() - before))
+"""
+
+
+def test_commands_read_a_run_without_threads_that_could_outlive_them(tmp_path):
+    """A thread of Arrow that drops a Python object while the interpreter ends aborts the process."""
+    protocol(tmp_path)
+    run_folder = str(tmp_path / "run")
+    commands = [
+        ["run", str(tmp_path / "protocol.toml"), "-o", run_folder, "--workers", "1"],
+        ["certify", run_folder],
+        ["table", run_folder],
+        ["costs", run_folder],
+        ["audit", run_folder],
+    ]
+    program = THREADS.replace("COMMANDS", repr(commands))
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = [line for line in ended.stdout.splitlines() if line.startswith(("exit ", "new threads "))]
+    assert told == ["exit 0"] * len(commands) + ["new threads 0"]
+
+
+def test_finished_run_never_aborts_at_exit(tmp_path):
+    protocol(tmp_path)
+    for first in range(0, 12, 4):  # four at a time, so that their threads get in each other's way
+        folders = [tmp_path / str(first + number) for number in range(4)]
+        started = [
+            subprocess.Popen(
+                [*COMMAND, str(tmp_path / "protocol.toml"), "-o", str(folder), "--workers", "1"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for folder in folders
+        ]
+        for child in started:
+            _, errors = child.communicate()
+            assert (child.returncode, errors) == (0, "")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ccfs.runs.executors import serial_engine
+from ccfs.protocol.model import load_protocol
+from ccfs.runs.run import run
+
+source, top, moments = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+def die_at(moment, folder):
+    seen, sync = [0], os.fsync
+
+    def count():
+        seen[0] += 1
+        if seen[0] == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watch(event, arguments):
+        # Every change of the folder: an opened file, a new name, a new folder, a file gone.
+        if event in ("open", "os.rename", "os.mkdir", "os.remove") and str(arguments[0]).startswith(str(folder)):
+            count()
+
+    def fsync(descriptor):  # there is no audit event for it
+        count()
+        sync(descriptor)
+
+    os.fsync = fsync
+    sys.addaudithook(watch)
+
+for moment in range(1, moments + 1):
+    folder = top / str(moment)
+    child = os.fork()  # as good as a new process, and twenty times as fast
+    if child == 0:
+        die_at(moment, folder)
+        run(load_protocol(source), folder, serial_engine(), where=str(source))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    print(*sorted(path.name[:22] for path in folder.rglob("*")))
+    run(load_protocol(source), folder, serial_engine(), where=str(source))
+"""
+
+
+def test_run_killed_at_every_write_of_its_first_moment_resumes_to_the_same_bytes(tmp_path):
+    made = protocol(tmp_path, trials=8)
+    run(made, tmp_path / "whole", serial_engine(), where="p")
+    moments = 30
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "protocol.toml"), str(tmp_path / "killed"), str(moments)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    left = ended.stdout.split("\n")
+    assert {"", "lock", ".partial-protocol.json lock", "lock protocol.json"} <= set(left)
+    assert any("batch-00000.parquet" in names.split() for names in left)  # so far does the first moment go
+    whole = contents(tmp_path / "whole")
+    for moment in range(1, moments + 1):
+        assert contents(tmp_path / "killed" / str(moment)) == whole, moment
+
+
+def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with process_engine(1).open() as executor:
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            assert executor.submit(os.getenv, name).result() == "1"
+        assert executor.submit(foreign_threads).result() == 0
+    assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ.get("OMP_NUM_THREADS")) == ("7", None)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+class Never(Executor):
+    """An executor whose calls do not end by themselves."""
+
+    def __init__(self):
+        self.future = Future()
+
+    def submit(self, fn, /, *args, **kwargs):
+        return self.future
+
+
+def test_waiting_for_workers_notices_a_ctrl_c_that_another_thread_received():
+    """The kernel may hand SIGINT to any thread, and that does not wake a main thread that waits for a lock."""
+    executor = Never()
+    engine = Engine(open=lambda: executor, in_flight=1, name="never", abandon=lambda opened: None)
+    batch = Batch(arm="a/b", attack="nominal", number=0, trials=(0,))
+
+    def interrupt():
+        time.sleep(0.2)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    late = threading.Timer(8.0, lambda: executor.future.set_exception(RuntimeError("nobody noticed")))
+    late.start()
+    try:
+        threading.Thread(target=interrupt).start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            next(Pool(engine, "", "").completed([batch]))
+        assert time.monotonic() - begun < 5.0  # not only when the call ended
+    finally:
+        late.cancel()
+        signal.signal(signal.SIGINT, before)
