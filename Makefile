@@ -8,20 +8,19 @@ MODERN := .venv-modern
 CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
 # The parts that touch Gymnasium and Stable-Baselines3, run again on their newest releases.
-MODERN_TESTS := $(addprefix tests/ccfs/test_,wrapper.py program.py events.py trace.py shifts.py ledger.py) \
-	tests/certificates/test_trajectory.py tests/certificates/test_validated.py
+MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_program.py runs/test_events.py runs/test_trace.py \
+	attacks/test_rules.py attacks/test_ledger.py certificates/test_trajectory.py certificates/test_validated.py)
 
 # The parts that need no extra.
-CORE_TESTS := $(filter-out tests/certificates/test_images_%,$(wildcard tests/certificates/test_*.py)) \
-	$(addprefix tests/ccfs/test_,audit.py cost_curve.py costs.py events.py hostile.py interrupt.py ledger.py preflight.py \
-	program.py quick.py rollouts.py shifts.py soundness.py streams.py trace.py wrapper.py) \
-	$(wildcard tests/files/test_*.py) tests/envs/toys/test_chain.py tests/envs/toys/test_corridor.py tests/test_doctests.py
+CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
+	runs/test_events.py runs/test_interrupt.py runs/test_preflight.py runs/test_run.py runs/test_trace.py \
+	results/test_cost_curve.py results/test_costs.py results/test_policy.py audit envs/toys test_doctests.py)
 
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table tables test quick lint format format-check types modern core unit bench train clean
+.PHONY: help setup demo table tables test quick lint format types modern core unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,14 +52,12 @@ test: lint types modern unit ## lint, type-check and run all tests
 quick: lint ## lint and the fast tests, in less than a minute
 	$(BIN)/python -m pytest -q -m "not slow"
 
-lint: $(READY) ## ruff
+lint: $(READY) ## ruff: rules and form
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 format: $(READY) ## write every file in the one form
 	$(BIN)/ruff format .
-
-format-check: $(READY) ## name the files that are not in that form
-	$(BIN)/ruff format --check .
 
 # mypy cannot follow the folder mapping of an editable install, so it checks an installed copy.
 $(TYPED)/.ready: $(READY) $(SOURCES)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+import browser as chromium
 import pytest
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import browser as chromium  # beside this file, for every folder of tests
+# The helpers in tests/support are importable by name: in pytest by `pythonpath` in pyproject.toml, and by this in the
+# child processes that tests start.
+SUPPORT = str(Path(__file__).parent / "support")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SUPPORT, os.environ.get("PYTHONPATH"))))
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("repeatable")

@@ -8,8 +8,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
-
-from ccfs.runtime.interfaces import Vector
+from numpy.typing import NDArray
 
 __all__ = ["canonical_json", "chain_start", "chain_step", "file_digest", "observation_digest", "text_digest"]
 
@@ -37,7 +36,7 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def observation_digest(observation: Vector) -> bytes:
+def observation_digest(observation: NDArray[np.float64]) -> bytes:
     """Return 16 bytes that stand for an observation: dtype, shape and content."""
     array = np.ascontiguousarray(observation)
     head = f"{array.dtype.str}{array.shape}".encode()
