@@ -1,20 +1,26 @@
-"""The gallery page: for drawn retained sets, where conditioning is safe and where the usual radius lies."""
+"""The gallery page: where conditioning on a drawn set is safe, and where the usual radius promises too much."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
-from ccfs.certificates.rounding import lower_text
-from ccfs.gallery.plots import COLOURS, STYLE, event_plot, occupancy_plot, radii_plot, ratio_plot
 from ccfs.gallery.shape import EXAMPLE, Shape
 from ccfs.gallery.study import MOVE, ROUNDING, Study, study
 from ccfs.gallery.witness import Quantity, WitnessPage
+from ccfs.report.charts import Chart, Figure, colour_ramp, level_lines, rendered, shaded
 
 __all__ = ["page", "write_page"]
+
+Array = NDArray[np.float64]
+_COLOURS = 6
+_WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 440.0, 56.0, 12.0, 12.0, 42.0
 
 
 def write_page(path: Path, shapes: Sequence[Shape], *, witnesses: Sequence[WitnessPage] = ()) -> None:
@@ -25,57 +31,29 @@ def write_page(path: Path, shapes: Sequence[Shape], *, witnesses: Sequence[Witne
 
 
 def page(studies: Sequence[Study], *, witnesses: Sequence[WitnessPage] = ()) -> str:
-    """Return the page: an introduction, a section a shape, the proved witnesses, and how to draw one's own."""
-    colours = "".join(f".c{n} {{ --c: var(--s{n}); }}\n" for n in range(COLOURS))
-    sections = "\n".join(_section(found) for found in studies)
-    proved = "\n".join(_proved(witness) for witness in witnesses)
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>When conditioning is safe</title><style>{STYLE}{colours}</style></head><body>
-<h1>When conditioning is safe, and when the usual radius lies</h1>
-<p>A proposal is drawn from a Gaussian around a <b>center</b>. A filter keeps it only inside the <b>retained set</b>,
-drawn here as boxes; the label of most kept proposals is the decision. How far may the center move before the decision
-changes? The ordinary formula answers for events of the Gaussian. Putting the shares <em>among kept proposals</em> into
-it gives the <b>substituted radius</b>. That is right for convex sets; for others it can promise more than it keeps.</p>
-{sections}
-{proved}
-<section><h2>Draw your own</h2><p>Write boxes into a file and run
-<code>ccfs witness --html page.html --shape shape.toml</code>. One or two dimensions, labels as integers.</p>
-<pre>{escape(EXAMPLE)}</pre>
-<p class="scale">Maps and radii of drawn shapes are population values in double precision; sound radii are rounded down
-after an allowance of one part in 10⁹ for them. ccfs {__version__}.</p></section>
-</body></html>
-"""
-
-
-def _section(found: Study) -> str:
-    shape = found.shape
-    center = ", ".join(f"{value:g}" for value in shape.center.tolist())
-    rows = "\n".join(
-        f'<tr><td>{radius.name}</td><td class="n">{lower_text(radius.value, 6)}</td>'
-        f'<td class="{"good" if radius.is_sound else "bad"}">{"sound" if radius.is_sound else "UNSOUND"}</td>'
-        f'<td class="why">{escape(radius.reason)}</td></tr>'
-        for radius in found.radii
+    """Return the page: an introduction, a section per shape, the proved witnesses, and how to draw one's own."""
+    return rendered(
+        "gallery.html.j2",
+        shapes=studies,
+        figures=_figures,
+        verdict=_verdict,
+        witnesses=witnesses,
+        enclosure=_enclosure,
+        example=EXAMPLE,
+        version=__version__,
     )
-    kind = "good" if not found.broken else "bad"
-    figures = "\n".join(
-        f"<figure><h3>{title}</h3>{drawing}<figcaption>{caption}</figcaption></figure>"
-        for title, drawing, caption in (
-            ("Radii at the center", radii_plot(found), _radii_words(found)),
-            ("Occupancy", occupancy_plot(found), _occupancy_words(found)),
-            ("Λ, the local ratio", ratio_plot(found), _ratio_words(found)),
-            ("Where events break the comparison", event_plot(found), _event_words(found)),
-        )
+
+
+def _figures(found: Study) -> tuple[Figure, ...]:
+    return (
+        Figure(title="Radii at the center", figure=_radii_plot(found), caption=_radii_words(found)),
+        Figure(title="Occupancy", figure=_occupancy_plot(found), caption=_occupancy_words(found)),
+        Figure(title="Λ, the local ratio", figure=_ratio_plot(found), caption=_ratio_words(found)),
+        Figure(title="Where events break the comparison", figure=_event_plot(found), caption=_event_words(found)),
     )
-    return f"""<section><h2>{escape(shape.title)}</h2>
-<p>{escape(shape.words)} Noise scale {shape.boxes.sigma:g}, center ({center}).</p>
-<p class="verdict {kind}">{_verdict(found)}</p>
-<div class="scroll"><table><thead><tr><th>radius</th><th>value</th><th></th><th>why</th></tr></thead><tbody>
-{rows}</tbody></table></div>
-<div class="plots">{figures}</div></section>"""
 
 
-def _verdict(found: Study) -> str:
+def _verdict(found: Study) -> str | Markup:
     share = f"among these, label {found.label} has {found.probability:.4g}"
     kept = f"Of all proposals, {found.occupancy:.4g} are kept; {share}."
     if found.change is None:
@@ -83,16 +61,16 @@ def _verdict(found: Study) -> str:
         return f"{kept} The decision does not change nearby: {reason}."
     where = f"The nearest change of label that was found is {found.change_distance:.4g} away."
     if any(not radius.is_sound for radius in found.broken):
-        return f"{kept} {where} <b>It is inside the substituted radius, which promises too much.</b>"
+        return Markup("{} {} <b>It is inside the substituted radius, which promises too much.</b>").format(kept, where)
     if found.shape.boxes.is_convex:
         return f"{kept} {where} The set is convex, so every radius below is a certificate, the substituted one too."
     return f"{kept} {where} The substituted radius does not reach it here, by luck and not by a theorem."
 
 
-def _radii_words(found: Study) -> str:
+def _radii_words(found: Study) -> Markup:
     is_marked = found.change is not None and found.shape.boxes.dim == 2
     change = " × marks the nearest change of label found." if is_marked else ""
-    return (
+    return Markup(
         '<span class="good">Solid</span>: sound radii. <span class="bad">Dashed</span>: unsound. '
         f"Dotted: where the decision changes as the center moves.{change} Drawn close to the center."
     )
@@ -122,24 +100,161 @@ def _event_words(found: Study) -> str:
     )
 
 
-def _proved(witness: WitnessPage) -> str:
-    rows = "".join(
-        f'<tr><td>{escape(item.symbol)}</td><td class="n">{_enclosure(item)}</td></tr>' for item in witness.quantities
-    )
-    claims = "".join(
-        f'<li><span class="good">proved</span> {escape(check.claim)}</li>'
-        if check.holds
-        else f'<li><span class="bad">NOT PROVED</span> {escape(check.claim)}</li>'
-        for check in witness.checks
-    )
-    head = "<thead><tr><th>quantity</th><th>enclosure</th></tr></thead>"
-    return f"""<section><h2>Proved in fractions: {escape(witness.title)}</h2><p>{escape(witness.setting)}</p>
-<p>{escape(witness.shows)}</p><ul>{claims}</ul>
-<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div></section>"""
-
-
 def _enclosure(quantity: Quantity) -> str:
     if quantity.is_exact:
         return f"{quantity.value.lower} exactly"
     lower, upper = quantity.value.decimals(12)
     return f"[{lower}, {upper}]"
+
+
+def _occupancy_plot(study: Study) -> Markup:
+    """Draw how much of the proposal is kept, over centers."""
+    decades = study.maps.log_occupancy / np.log(10.0)
+    if study.shape.boxes.dim == 1:
+        return _curve(study, np.exp(study.maps.log_occupancy), "occupancy", "kept share of proposals", (0.0, 1.0))
+    low = max(float(decades.min()), -4.0)
+    shade = np.clip((decades - low) / max(-low, 1e-12), 0.0, 1.0)
+    scale = _scale("viridis", f"{10.0**low:.2g} or less", "1", "kept share of proposals")
+    return _map(study, "viridis", shade, "occupancy over centers", []) + scale
+
+
+def _ratio_plot(study: Study) -> Markup:
+    """Draw the greatest conditional variance over sigma squared, over centers; 1 is the Gaussian's."""
+    ratio = study.maps.local_ratio
+    if study.shape.boxes.dim == 1:
+        top = max(1.2, min(float(ratio.max()) * 1.05, 6.0))
+        return _curve(study, np.minimum(ratio, top), "Λ over centers", "Λ", (0.0, top), level=1.0)
+    shade = np.clip(0.5 * ratio, 0.0, 1.0)
+    lines = level_lines(study.maps.axes, ratio, 1.0 + ROUNDING)
+    scale = _scale("coolwarm", "0", "2 or more", "Λ; the line is Λ = 1")
+    return _map(study, "coolwarm", shade, "local ratio over centers", lines) + scale
+
+
+def _event_plot(study: Study) -> Markup:
+    """Draw the centers from which some event violates the Gaussian comparison for a short axis move."""
+    fails = study.maps.fails
+    if study.shape.boxes.dim == 1:
+        slack = study.maps.event_slack
+        reach = float(np.abs(slack).max()) * 1.1 + 1e-12
+        return _curve(study, slack, "event slack over centers", "least slack", (-reach, reach), level=0.0, shaded=fails)
+    chart = _plane(study.maps.axes, "centers where the event comparison fails", "z₁", "z₂")
+    rgba = np.zeros((*fails.shape, 4), dtype=np.uint8)
+    rgba[fails] = (205, 62, 45, 165)
+    chart.picture(rgba)
+    _add_boxes(study, chart, "outline")
+    _add_center(study, chart)
+    return chart.svg()
+
+
+def _radii_plot(study: Study) -> Markup:
+    """Draw the labelled boxes, the radii around the center, and the nearest label change found."""
+    if study.shape.boxes.dim == 1:
+        return _intervals(study)
+    chart = _plane(study.near.axes, "radii around the chosen center", "z₁", "z₂")
+    _add_boxes(study, chart, "label")
+    if study.change is not None:
+        for line in level_lines(study.near.axes, study.near.lead, 0.0):
+            chart.line(line, "decision")
+    x, y = study.shape.center.tolist()
+    for radius in study.radii:
+        if 0.0 < radius.value < np.inf:
+            chart.circle(x, y, radius.value, "sound" if radius.is_sound else "unsound", radius.name)
+    _add_center(study, chart)
+    if study.change is not None:
+        chart.cross(*study.change.tolist(), "change")
+    return chart.svg()
+
+
+def _plane(axes: tuple[Array, ...], label: str, x_name: str, y_name: str) -> Chart:
+    """Return a chart in which a unit is as long across as up, unless that would be extremely flat or tall."""
+    x, y = ((float(axis[0]), float(axis[-1])) for axis in axes)
+    tall = (_WIDTH - _LEFT - _RIGHT) * (y[1] - y[0]) / (x[1] - x[0])
+    return _chart(x, y, min(max(tall, 150.0), 520.0), label, x_name, y_name)
+
+
+def _chart(x: tuple[float, float], y: tuple[float, float], tall: float, label: str, x_name: str, y_name: str) -> Chart:
+    return Chart(
+        x_range=x,
+        y_range=y,
+        label=label,
+        x_label=x_name,
+        y_label=y_name,
+        width=_WIDTH,
+        height=_TOP + tall + _BOTTOM,
+        left=_LEFT,
+        right=_RIGHT,
+        top=_TOP,
+        bottom=_BOTTOM,
+        is_clipped=True,
+    )
+
+
+def _map(study: Study, palette: str, shade: Array, label: str, lines: list[Array]) -> Markup:
+    chart = _plane(study.maps.axes, label, "center z₁", "center z₂")
+    chart.picture(shaded(palette, shade))
+    _add_boxes(study, chart, "outline bright")
+    for line in lines:
+        chart.line(line, "level")
+    _add_center(study, chart)
+    return chart.svg()
+
+
+def _add_boxes(study: Study, chart: Chart, style: str) -> None:
+    """Add the retained set; in one dimension its boxes are as tall as the chart."""
+    boxes = study.shape.boxes
+    for low, high, label in zip(boxes.lows.tolist(), boxes.highs.tolist(), study.shape.labels, strict=True):
+        y = (low[1], high[1]) if boxes.dim == 2 else chart.y_range
+        chart.rectangle((low[0], high[0]), y, f"{style} s{label % _COLOURS}", f"label {label}")
+
+
+def _add_center(study: Study, chart: Chart) -> None:
+    x, y = study.shape.center.tolist()
+    chart.dot(x, y, "center")
+
+
+def _curve(
+    study: Study,
+    values: Array,
+    label: str,
+    name: str,
+    span: tuple[float, float],
+    *,
+    level: float | None = None,
+    shaded: NDArray[np.bool_] | None = None,
+) -> Markup:
+    """Draw one quantity over one-dimensional centers, the kept set as a tint behind it."""
+    (x,) = study.maps.axes
+    chart = _chart((float(x[0]), float(x[-1])), span, 190.0, label, "center", name)
+    _add_boxes(study, chart, "tint")
+    if shaded is not None:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], shaded, [False]]).astype(np.int8)))
+        for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            chart.rectangle((float(x[start]), float(x[stop - 1])), span, "failing")
+    if level is not None:
+        chart.line([(float(x[0]), level), (float(x[-1]), level)], "target")
+    chart.line(np.stack([x, values], axis=1), "curve plain")
+    return chart.svg()
+
+
+def _intervals(study: Study) -> Markup:
+    (x,) = study.near.axes
+    shown = [radius for radius in study.radii if 0.0 < radius.value < np.inf]
+    top = len(shown) + 1.0
+    label = "radii around the chosen center"
+    chart = _chart((float(x[0]), float(x[-1])), (0.0, top), 190.0, label, "proposal and center", "")
+    _add_boxes(study, chart, "label")
+    at = float(study.shape.center[0])
+    for row, radius in enumerate(shown):
+        ends = [(at - radius.value, row + 1.0), (at + radius.value, row + 1.0)]
+        chart.line(ends, f"thick {'sound' if radius.is_sound else 'unsound'}", radius.name)
+    chart.dot(at, 0.4, "center")
+    if study.change is not None:
+        edge = float(study.change[0])
+        chart.line([(edge, 0.0), (edge, top)], "decision")
+    return chart.svg()
+
+
+def _scale(palette: str, low: str, high: str, name: str) -> Markup:
+    """Return a colour scale as HTML, as wide as the drawing."""
+    ramp = '<p class="scale">{} <span class="ramp" style="background: {}"></span> {}<br>{}</p>'
+    return Markup(ramp).format(low, colour_ramp(palette), high, name)

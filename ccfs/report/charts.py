@@ -1,17 +1,98 @@
-"""Small charts as inline SVG: scales, axes, shapes. Colours come from the page's style, so light and dark both fit."""
+"""What every page is made of: one set of templates, and charts as inline SVG with scales, axes, shapes and contours.
+
+Colours come from the pages' one style sheet, so that light and dark both fit.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
+import numpy as np
+from contourpy import LineType, contour_generator
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from numpy.typing import NDArray
 
-__all__ = ["GLYPHS", "Chart", "glyph", "ticks"]
+from ccfs.certificates.rounding import exact_text, lower_text, upper_text
+from ccfs.runtime.interfaces import Vector
+
+__all__ = [
+    "GLYPHS",
+    "Chart",
+    "Figure",
+    "colour_ramp",
+    "data_uri",
+    "glyph",
+    "level_lines",
+    "rendered",
+    "shaded",
+    "thinned",
+    "ticks",
+]
 
 GLYPHS = 8
 """Number of marker shapes; the style has as many series colours."""
+_MOST_POINTS = 150
+Place = TypeVar("Place", float, Vector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Figure:
+    """A figure with its title, its legend (style, name, share) and its caption."""
+
+    title: str
+    figure: Markup
+    legend: tuple[tuple[str, str, str], ...] = ()
+    caption: str | Markup = ""
+
+
+def rendered(template: str, **values: object) -> str:
+    """Return a page from the one folder of templates. Whatever is not Markup is escaped."""
+    environment = Environment(
+        loader=PackageLoader("ccfs.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text)
+    return environment.get_template(template).render(**values)
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    """Return a picture as the text that a page holds instead of a file."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def level_lines(axes: tuple[Vector, ...], values: Vector, level: float) -> list[Vector]:
+    """Return the lines along which values on a grid equal `level`, arrays [points, 2]."""
+    x, y = axes
+    found = contour_generator(x=x, y=y, z=values, line_type=LineType.Separate).lines(level)
+    return [np.asarray(line) for line in cast("list[Vector]", found)]
+
+
+def shaded(palette: str, shares: Vector) -> NDArray[np.uint8]:
+    """Return the colours of shares between 0 and 1, array [..., 4]."""
+    from matplotlib import colormaps
+
+    return np.asarray(colormaps[palette](shares, bytes=True), dtype=np.uint8)
+
+
+def colour_ramp(palette: str) -> str:
+    """Return a palette from 0 to 1 as a CSS gradient."""
+    stops = shaded(palette, np.linspace(0.0, 1.0, 9))[:, :3].tolist()
+    return f"linear-gradient(90deg, {', '.join(f'#{red:02x}{green:02x}{blue:02x}' for red, green, blue in stops)})"
+
+
+def thinned(path: Vector) -> Vector:
+    """Return a path with at most about 150 points, the first and the last among them."""
+    stride = math.ceil(len(path) / _MOST_POINTS)
+    return path if stride <= 1 else np.concatenate([path[:-1:stride], path[-1:]])
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -50,7 +131,10 @@ def glyph(kind: int, x: float, y: float, title: str = "", size: float = 4.5) -> 
 
 @dataclass(slots=True, kw_only=True)
 class Chart:
-    """A plot area with linear axes. Shapes are added in data units, in drawing order."""
+    """A plot area with linear axes. Shapes are added in data units, in drawing order.
+
+    On a map one unit is as long across as up. A bare chart has no axes. A clipped one cuts shapes at its frame.
+    """
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
@@ -61,6 +145,7 @@ class Chart:
     height: float = 300.0
     is_map: bool = False
     is_bare: bool = False
+    is_clipped: bool = False
     shapes: list[Markup] = field(default_factory=list)
     left: float = 50.0
     bottom: float = 42.0
@@ -70,29 +155,28 @@ class Chart:
     def __post_init__(self) -> None:
         self.x_range, self.y_range = _widened(self.x_range), _widened(self.y_range)
         if self.is_map:  # one unit is as long across as up: widen the shorter axis about its middle
-            across, up = self.width - self.left - self.right, self.height - self.top - self.bottom
-            unit = max(_span(self.x_range) / across, _span(self.y_range) / up)
-            self.x_range, self.y_range = _about(self.x_range, unit * across), _about(self.y_range, unit * up)
+            unit = max(_span(self.x_range) / self._across, _span(self.y_range) / self._up)
+            self.x_range = _about(self.x_range, unit * self._across)
+            self.y_range = _about(self.y_range, unit * self._up)
 
-    def x(self, value: float) -> float:
-        """Return the pixel of an abscissa."""
+    def x(self, value: Place) -> Place:
+        """Return the pixel of an abscissa, or the pixels of many."""
         low, high = self.x_range
-        return self.left + (value - low) / (high - low) * (self.width - self.left - self.right)
+        return self.left + (value - low) / (high - low) * self._across
 
-    def y(self, value: float) -> float:
-        """Return the pixel of an ordinate, counted from the top."""
+    def y(self, value: Place) -> Place:
+        """Return the pixel of an ordinate, counted from the top, or the pixels of many."""
         low, high = self.y_range
-        return self.height - self.bottom - (value - low) / (high - low) * (self.height - self.top - self.bottom)
+        return self.height - self.bottom - (value - low) / (high - low) * self._up
 
-    def line(self, points: Sequence[tuple[float, float]], style: str, title: str = "") -> None:
+    def line(self, points: Sequence[tuple[float, float]] | Vector, style: str, title: str = "") -> None:
         """Add a polyline; a point that is not finite breaks it."""
-        moves, is_down = [], False
-        for x, y in points:
-            if not (math.isfinite(x) and math.isfinite(y)):
-                is_down = False
-                continue
-            moves.append(f"{'L' if is_down else 'M'}{self.x(x):.1f} {self.y(y):.1f}")
-            is_down = True
+        places = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+        is_there = np.isfinite(places).all(axis=1)
+        is_first = is_there & ~np.concatenate([[False], is_there[:-1]])
+        pixels = np.column_stack([self.x(places[:, 0]), self.y(places[:, 1])])[is_there].tolist()
+        pens = np.where(is_first, "M", "L")[is_there].tolist()
+        moves = [f"{pen}{x:.1f} {y:.1f}" for pen, (x, y) in zip(pens, pixels, strict=True)]
         if moves:
             self.shapes.append(
                 Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(style, "".join(moves), title)
@@ -107,25 +191,62 @@ class Chart:
         path = "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in [*over, *reversed(under)])
         self.shapes.append(Markup('<path class="area {}" d="M{}z"/>').format(style, path))
 
-    def rectangle(self, x: float, y: float, width: float, height: float, style: str, title: str = "") -> None:
-        """Add a rectangle by its lower left corner, in data units; `style` is the text of its attributes."""
+    def rectangle(
+        self,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        style: str,
+        title: str = "",
+        *,
+        share: float | None = None,
+    ) -> None:
+        """Add a rectangle between its ends on both axes, cut at the frame; `share` shades it between 0 and 1."""
+        left, right = (self.x(min(max(end, self.x_range[0]), self.x_range[1])) for end in x)
+        base, top = (self.y(min(max(end, self.y_range[0]), self.y_range[1])) for end in y)
         self.shapes.append(
-            Markup('<rect x="{}" y="{}" width="{}" height="{}" {}><title>{}</title></rect>').format(
-                f"{self.x(x):.1f}",
-                f"{self.y(y + height):.1f}",
-                f"{self.x(x + width) - self.x(x):.1f}",
-                f"{self.y(y) - self.y(y + height):.1f}",
-                Markup(style),
+            Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}"{}><title>{}</title></rect>').format(
+                f"{left:.1f}",
+                f"{top:.1f}",
+                f"{right - left:.1f}",
+                f"{base - top:.1f}",
+                style,
+                "" if share is None else Markup(' style="--share:{}%"').format(f"{100.0 * share:.0f}"),
                 title,
             )
         )
 
     def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
-        """Add a circle whose radius is in data units of the x axis."""
-        pixels = self.x(x + radius) - self.x(x)
+        """Add a circle in data units, which is an ellipse where they differ between the axes."""
+        across, up = self.x(x + radius) - self.x(x), self.y(y) - self.y(y + radius)
         self.shapes.append(
-            Markup('<circle class="{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
-                style, f"{self.x(x):.1f}", f"{self.y(y):.1f}", f"{pixels:.1f}", title
+            Markup('<ellipse class="{}" cx="{}" cy="{}" rx="{}" ry="{}"><title>{}</title></ellipse>').format(
+                style, f"{self.x(x):.1f}", f"{self.y(y):.1f}", f"{across:.1f}", f"{up:.1f}", title
+            )
+        )
+
+    def dot(self, x: float, y: float, style: str) -> None:
+        """Add a dot of one size at a place in data units."""
+        self.shapes.append(
+            Markup('<circle class="{}" cx="{}" cy="{}" r="4"/>').format(style, f"{self.x(x):.1f}", f"{self.y(y):.1f}")
+        )
+
+    def cross(self, x: float, y: float, style: str) -> None:
+        """Add a cross of one size at a place in data units."""
+        self.shapes.append(
+            Markup('<path class="{}" d="M{} {}l10 10m0 -10l-10 10"/>').format(
+                style, f"{self.x(x) - 5:.1f}", f"{self.y(y) - 5:.1f}"
+            )
+        )
+
+    def picture(self, rgba: NDArray[np.uint8]) -> None:
+        """Add a picture over the whole plot area; its row 0 is the lowest."""
+        from matplotlib.image import imsave
+
+        file = io.BytesIO()
+        imsave(file, rgba[::-1], format="png", metadata={"Software": "ccfs"})
+        self.shapes.append(
+            Markup('<image {} preserveAspectRatio="none" href="{}"/>').format(
+                self._area(), data_uri("png", file.getvalue())
             )
         )
 
@@ -147,17 +268,32 @@ class Chart:
 
     def svg(self) -> Markup:
         """Return the chart."""
-        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
-            f"{self.width:g}",
-            f"{self.height:g}",
-            self.label,
-            "" if self.is_bare else self._axes(),
-            Markup("").join(self.shapes),
+        shapes = Markup("").join(self.shapes)
+        if self.is_clipped:
+            low, top, across, up = self.left, self.top, self._across, self._up
+            shapes = Markup('<svg {} viewBox="{:g} {:g} {:g} {:g}">{}</svg>').format(
+                self._area(), low, top, across, up, shapes
+            )
+        return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}{}</svg>').format(
+            self.width, self.height, self.label, "" if self.is_bare else self._axes(), shapes
+        )
+
+    @property
+    def _across(self) -> float:
+        return self.width - self.left - self.right
+
+    @property
+    def _up(self) -> float:
+        return self.height - self.top - self.bottom
+
+    def _area(self) -> Markup:
+        return Markup('x="{:g}" y="{:g}" width="{:g}" height="{:g}"').format(
+            self.left, self.top, self._across, self._up
         )
 
     def _axes(self) -> Markup:
         parts, floor = [], self.height - self.bottom
-        for value in ticks(*self.y_range):
+        for value in ticks(*self.y_range) if self.y_label else []:  # without a name there is nothing to number
             parts.append(
                 Markup('<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" text-anchor="end">{}</text>').format(
                     f"{self.left:g}",

@@ -5,43 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from markupsafe import Markup
 
+from ccfs.certificates import checks
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.rounding import exact_text, lower_text, upper_text
+from ccfs.certificates.rounding import exact_text, fraction_upper, lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
-from ccfs.report.charts import Chart, glyph
+from ccfs.report.charts import Chart, glyph, thinned
 from ccfs.report.counts import Sources
 from ccfs.report.drawings import Panel
 from ccfs.results.certificate import AttackedCount
-from ccfs.results.numbers import interval, rate_text
 from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "DELTA",
-    "Figure",
     "Observed",
     "curve_figure",
     "drawing_figure",
+    "interval",
     "observed",
     "overview_figure",
+    "rate_text",
     "source_figure",
 ]
 
 DELTA = 0.05
 """Failure probability of each interval around an observed rate; these describe and are no part of a claim."""
 _POINTS = 61
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Figure:
-    """A figure with its title, its legend (style, name, share) and its caption."""
-
-    title: str
-    figure: Markup
-    legend: tuple[tuple[str, str, str], ...] = ()
-    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +62,32 @@ class Observed:
             f"{self.name}: {self.successes} of {self.trials} = {rate_text(self.successes, self.trials)}, "
             f"interval {lower_text(self.low)} to {upper_text(self.high)}"
         )
+
+
+def rate_text(successes: int, trials: int) -> str:
+    """Return an observed rate, which bounds nothing: four decimals to nearest.
+
+    >>> rate_text(2, 3)
+    '0.6667'
+    """
+    return f"{successes / trials:.4f}" if trials else "–"
+
+
+def interval(successes: int, trials: int, bound: Bound, *, delta: float) -> tuple[float, float]:
+    """Return a two-sided interval for an observed rate that fails with probability at most `delta`, rounded outwards.
+
+    Both ends use the premise of `bound`: Clopper and Pearson's where trials are alike, the cohort's where they are not
+    (for the Hoeffding rule too, which has the same premise), the anytime one where the run chose when to stop.
+
+    >>> low, high = interval(5, 10, Bound.CLOPPER_PEARSON, delta=0.05)
+    >>> f"{low:.4f}, {high:.4f}"
+    '0.1871, 0.8129'
+    """
+    hits, total = checks.tally(successes, trials)
+    share = checks.delta(delta) / 2.0
+    rule = Bound.COHORT if bound is Bound.HOEFFDING else bound
+    low, missed = rule.lower(hits, total, delta=share), rule.lower(total - hits, total, delta=share)
+    return low, fraction_upper(1 - Fraction(missed))
 
 
 def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> tuple[Observed, ...]:
@@ -196,13 +215,13 @@ def drawing_figure(panel: Panel) -> Markup:
         chart.circle(*disc.center, disc.radius, f"disc {disc.kind}", disc.name)
     for kind, group in enumerate(panel.groups):
         for path in group.paths:
-            chart.line(_thinned(path.tolist()), f"path s{kind % 6}", group.name)
+            chart.line(thinned(path), f"path s{kind % 6}", group.name)
     for rule in panel.rules:
         chart.line([rule.start, rule.end], "rule", rule.name)
         chart.text(*rule.end, rule.name, anchor="end", dx=-7, dy=12)
     for kind, group in enumerate(panel.groups):
         for path in _bold(group.bold):
-            chart.line(_thinned(path.tolist()), f"path bold s{kind % 6}", f"{group.name}: mean")
+            chart.line(thinned(path), f"path bold s{kind % 6}", f"{group.name}: mean")
     return chart.svg()
 
 
@@ -239,11 +258,6 @@ def _nudges(chart: Chart, rates: Sequence[Observed]) -> list[float]:
         first = 5.0 if rate.budget == 0.0 else -5.0 * (len(twins) - 1)
         moves.append(first + 10.0 * twins.index(i))
     return moves
-
-
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    stride = math.ceil(len(points) / 150)
-    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
 
 
 def _bold(path: Vector | None) -> list[Vector]:

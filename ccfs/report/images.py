@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from ccfs.images.summary import (
     scaled_thresholds,
     verdicts,
 )
+from ccfs.report.charts import GLYPHS, Chart, Figure, data_uri, rendered
 
 __all__ = ["write_report"]
 
@@ -37,8 +37,6 @@ class _Column:
 
 def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     """Write `report.html` into the run folder from its counts; every number in it is recomputed here."""
-    from jinja2 import Environment, StrictUndefined
-
     run, table = read_run(folder), read_counts(folder / "counts.parquet")
     images = run.image_set()
     if images.digest != table.key.dataset_sha256:
@@ -47,8 +45,8 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     labels = [row.label for row in table.arm(run.arm)]
     thresholds = scaled_thresholds(table.key.sigma, "0.3", "0.5", "0.7")
     lines = [line(column.verdicts, labels, thresholds, strict=True) for column in columns]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(_PAGE).render(
+    page = rendered(
+        "images.html.j2",
         run=run,
         key=table.key,
         delta=delta,
@@ -84,26 +82,27 @@ def _line_cells(item: Line) -> dict[str, object]:
     return {"name": item.rule.value, "is_sound": item.is_sound, "cells": cells}
 
 
-def _curves(columns: list[_Column], labels: list[int], sigma: float) -> str:
-    """Return certified accuracy against radius as an SVG data URI."""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
+    """Return certified accuracy against radius."""
     longest = max((item.radius for column in columns for item in column.verdicts), default=0.0)
     grid = np.linspace(0.0, min(max(longest, 0.1 * sigma) * 1.05, 8 * sigma), 400)
-    for column in columns:
+    chart = Chart(
+        x_range=(0.0, float(grid[-1])),
+        y_range=(0.0, 1.0),
+        label="Certified accuracy against radius for every certificate",
+        x_label="radius",
+        y_label="fraction of images, correct and beyond the radius",
+    )
+    legend = []
+    for kind, column in enumerate(columns):
         pairs = zip(column.verdicts, labels, strict=True)
         right = np.array([item.radius if item.selected == label else 0.0 for item, label in pairs])
-        style = "--" if column.rule is Rule.SUBSTITUTED else "-"
-        axes.plot(grid, [(right > radius).mean() for radius in grid], style, label=column.rule.value, linewidth=1.4)
-    axes.set(xlabel="radius", ylabel="fraction of images, correct and beyond the radius", ylim=(0, 1))
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    out = io.BytesIO()
-    FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    return "data:image/svg+xml;base64," + base64.b64encode(out.getvalue()).decode()
+        is_sound = column.rule is not Rule.SUBSTITUTED
+        style = f"s{kind % GLYPHS}"
+        shares = [(right > radius).mean() for radius in grid]
+        chart.line(np.column_stack([grid, shares]), f"curve {style}{'' if is_sound else ' dash1'}", column.rule.value)
+        legend.append((f"line {style}", column.rule.value, "" if is_sound else "dashed: no certificate"))
+    return Figure(title="Certified accuracy against radius", figure=chart.svg(), legend=tuple(legend))
 
 
 def _image_rows(
@@ -163,70 +162,4 @@ def _picture(pixels: NDArray[np.uint8]) -> str:
 
     out = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(out, "PNG")
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Image certificates: {{ run.network or run.checkpoint.name }}</title>
-<style>
- body { font: 15px/1.45 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
- h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
- table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
- th, td { padding: .25rem .6rem; border-bottom: 1px solid #ddd; text-align: right; }
- th { vertical-align: bottom; font-weight: 600; } th:first-child, td:first-child, .left { text-align: left; }
- .unsound { color: #a33; } .wrong { background: #fff3f0; } .scroll { overflow-x: auto; }
- img.pixels { width: 48px; height: 48px; image-rendering: pixelated; display: block; }
- figure { margin: 1rem 0; } figure img { max-width: 100%; }
- .pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(31rem, 1fr)); gap: .8rem; }
- .pair { display: flex; gap: .6rem; align-items: center; }
- .pair img { width: 80px; height: 80px; image-rendering: pixelated; }
-</style>
-<h1>Image certificates</h1>
-<p>{{ count }} images of {{ key.dataset }}, network {{ run.network or run.checkpoint.name -}}
-{{ " (8-bit)" if run.int8 }}, filter {{ run.arm }}, noise scale {{ key.sigma }}, {{ key.selection_trials }} selection
-and {{ key.estimation_trials }} estimation proposals an image, failure probability {{ delta }} per image and
-certificate. Retained {{ retained }} of all proposals; selected label correct at {{ accuracy }} of the images.</p>
-{% if key.proof %}
-<p>Covariance ratio {{ key.proof.covariance_ratio }}, proved: {{ key.proof.statement }}.</p>
-{% endif %}
-<h2>Certificates from the same counts</h2>
-<div class="scroll"><table>
-<tr><th>certificate<th>positive<th>median radius{% for t in thresholds %}<th>&gt; {{ t }}{% endfor %}</tr>
-{% for item in lines %}
-<tr{% if not item.is_sound %} class="unsound"{% endif %}><td>{{ item.name }}{% for cell in item.cells %}<td>{{ cell }}\
-{% endfor %}</tr>
-{% endfor %}
-</table></div>
-<p>Radii are rounded down. Fractions are of all images, with the correct label and a radius strictly above the
-threshold. The line in red is no certificate: the decision can change inside that radius.</p>
-<figure><img src="{{ curves }}" alt="Certified accuracy against radius for every certificate"></figure>
-{% if pairs is not none %}
-<h2>Verified label changes inside the substituted radius</h2>
-{% if not pairs %}<p>The attack found none.</p>{% endif %}
-<div class="pairs">
-{% for pair in pairs %}
-<div class="pair"><img src="{{ pair.before }}" alt="image {{ pair.index }}"><span>&rarr;</span>
-<img src="{{ pair.after }}" alt="image {{ pair.index }} moved">
-<span>image {{ pair.index }}: {{ pair.from }} &rarr; {{ pair.to }}<br>distance {{ pair.distance }}, substituted radius
-at least {{ pair.radius }}<br>certified radius {{ pair.sound }}{% if pair.is_inside_sound %}
-<strong class="unsound">INSIDE A CERTIFIED RADIUS</strong>{% endif %}</span></div>
-{% endfor %}
-</div>
-{% endif %}
-<h2>Images</h2>
-<div class="scroll"><table>
-<tr><th>image<th><th class="left">label<th class="left">selected<th>retained
-{% for rule in rules %}<th{% if rule.name == "SUBSTITUTED" %} class="unsound"{% endif %}>{{ rule.value }}
-{% endfor %}</tr>
-{% for row in images %}
-<tr{% if not row.is_correct %} class="wrong"{% endif %}><td>{{ row.index }}
-<td><img class="pixels" src="{{ row.picture }}" alt="image {{ row.index }}">
-<td class="left">{{ row.label }}<td class="left">{{ row.selected }}<td>{{ row.retained }}
-{% for radius in row.radii %}<td>{{ radius }}{% endfor %}</tr>
-{% endfor %}
-</table></div>
-</html>
-"""
+    return data_uri("png", out.getvalue())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,10 +11,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ccfs.protocol.model import NOMINAL, Protocol
-from ccfs.report.charts import Chart
+from ccfs.report.charts import Chart, Figure, data_uri, thinned
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import SCENES, Disc, scene_for
-from ccfs.report.figures import Figure
 from ccfs.report.replay import (
     ARMS,
     ReplayError,
@@ -108,11 +105,11 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
         chart.circle(*disc.center, disc.radius, f"disc {disc.kind}", disc.name)
     for item in drawn:
         for run in _runs(item.retold):
-            chart.line(_thinned(run), f"band {item.style}", f"{item.name}: a fallback acted")
+            chart.line(thinned(run), f"band {item.style}", f"{item.name}: a fallback acted")
     for item in drawn:
         if len(item.retold.path) > item.at + 1:
-            chart.line(_thinned(item.retold.path[item.at :]), f"track after {item.style}", f"{item.name}: afterwards")
-        chart.line(_thinned(item.retold.path[: item.at + 1]), f"track {item.style}", item.name)
+            chart.line(thinned(item.retold.path[item.at :]), f"track after {item.style}", f"{item.name}: afterwards")
+        chart.line(thinned(item.retold.path[: item.at + 1]), f"track {item.style}", item.name)
     x, y = drawn[0].retold.path[0].tolist()
     chart.circle(x, y, 0.05, "start", "start")
     for item in drawn:
@@ -171,8 +168,8 @@ def fallback_figure(counts: FallbackMap, label: str) -> Markup:
             if not steps:
                 continue
             x, y = column * CELL - _REACH, row * CELL - _REACH
-            shade = f'class="cell" style="--share:{100.0 * fell / steps:.0f}%"'
-            chart.rectangle(x, y, CELL, CELL, shade, f"fallback in {fell} of {steps} steps")
+            words = f"fallback in {fell} of {steps} steps"
+            chart.rectangle((x, x + CELL), (y, y + CELL), "cell", words, share=fell / steps)
             if fell:
                 style = "many" if fell > 0.7 * steps else "few"
                 chart.shapes.append(
@@ -210,12 +207,6 @@ def _runs(retold: Retold) -> Iterator[Vector]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], retold.is_fallback, [False]]).astype(np.int8)))
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield retold.path[start : end + 1]
-
-
-def _thinned(path: Vector) -> list[tuple[float, float]]:
-    stride = math.ceil(len(path) / 150)
-    kept = path if stride <= 1 else np.concatenate([path[:-1:stride], path[-1:]])
-    return [(float(x), float(y)) for x, y in kept]
 
 
 def _scale_bar(chart: Chart) -> None:
@@ -264,7 +255,7 @@ def _data_uri(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
     below_sky = pixels[pixels.shape[0] // 6 :]
     stream = io.BytesIO()
     Image.fromarray(below_sky).save(stream, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()
+    return data_uri("jpeg", stream.getvalue())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,30 +8,28 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ccfs.certificates.rounding import exact_text, lower_text, upper_text
+from ccfs.certificates.rounding import exact_text
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.report.charts import glyph
+from ccfs.report.charts import Figure, glyph, rendered
 from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
 from ccfs.report.drawings import Drawing, Shown, drawing_for
 from ccfs.report.figures import (
     DELTA,
-    Figure,
     Observed,
     curve_figure,
     drawing_figure,
     observed,
     overview_figure,
+    rate_text,
     source_figure,
 )
 from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name
-from ccfs.results.numbers import rate_text
 from ccfs.runs.counting import finished_batches, refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
 from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
@@ -106,15 +104,8 @@ def render(
     shown = bars(trials)
     has_maps = again is not None and bool(again.maps)
     own_events = [part.name for part in protocol.events if part not in shipped_events(protocol).events]
-    environment = Environment(
-        loader=PackageLoader("ccfs.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text)
-    return environment.get_template("report.html.j2").render(
+    return rendered(
+        "report.html.j2",
         protocol=protocol,
         claims=claims,
         certified=sum(claim.document.trajectory.is_certified for claim in claims),

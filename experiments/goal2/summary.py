@@ -25,7 +25,7 @@ from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.protocol.tables import BlockSpec
-from ccfs.results.numbers import interval
+from ccfs.report.figures import interval
 from ccfs.results.table import HEADS, TableRow
 
 HERE = records.HERE

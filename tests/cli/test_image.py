@@ -82,7 +82,7 @@ def test_image_commands_certify_continue_attack_and_report(strokes):
     page = Pictures()
     page.feed((run / "report.html").read_text(encoding="utf-8"))
     assert len([source for source in page.sources if source.startswith("data:image/png")]) >= 6
-    assert len([source for source in page.sources if source.startswith("data:image/svg")]) == 1
+    assert "svg" in page.tags
     assert all(source.startswith("data:") for source in page.sources)
     assert "script" not in page.tags
 

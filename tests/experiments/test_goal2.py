@@ -91,7 +91,7 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
 def test_no_attack_brought_the_observed_rate_below_what_is_certified(name):
     """Beyond chance, that is: the upper end of a 1 - 1e-6 interval must reach the certified probability."""
     from ccfs.certificates.bounds import Bound
-    from ccfs.results.numbers import interval
+    from ccfs.report.figures import interval
 
     for document in certificates(name):
         for attacked in document.attacks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,6 +238,15 @@ def test_page_with_witnesses_shows_their_proofs():
     assert text.count('<span class="good">proved</span>') == sum(len(page.checks) for page in witness.pages())
     assert "NOT PROVED" not in text
     assert "[0.190855207763, 0.190855207764]" in text
+
+
+@pytest.mark.usefixtures("coarse")
+def test_page_rounds_radii_down():
+    found = study.study(read_shape(ROOM))
+    below = replace(found.radii[0], value=float(np.nextafter(0.123457, 0.0)))
+    text = page.page([replace(found, radii=(below, replace(below, value=math.inf)))])
+    assert '<td class="n">0.123456</td>' in text
+    assert '<td class="n">∞</td>' in text
 
 
 def test_witness_command_writes_the_page_of_a_shape(tmp_path):

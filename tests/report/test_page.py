@@ -21,11 +21,10 @@ from ccfs.cli.main import app
 from ccfs.report.charts import ticks
 from ccfs.report.counts import sources
 from ccfs.report.drawings import Disc, Panel, PathGroup, drawing_for, totals
-from ccfs.report.figures import drawing_figure, observed
+from ccfs.report.figures import drawing_figure, interval, observed
 from ccfs.report.page import render, write_report
 from ccfs.results.certificate import AttackedCount
 from ccfs.results.certify import certify
-from ccfs.results.numbers import interval
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
