@@ -103,8 +103,9 @@ class EnvironmentSpec(Reference):
     @classmethod
     def _rounds_safety_gymnasium(cls, content: object) -> object:
         """Fill in the default of shipped Safety-Gymnasium tasks, so that it stands in the hashed protocol."""
-        is_ours = isinstance(content, dict) and content.get("make") in _ROUNDED
-        return {"resolution": "2^-20", **content} if is_ours else content
+        if isinstance(content, dict) and content.get("make") in _ROUNDED:
+            return {"resolution": "2^-20", **content}
+        return content
 
     @field_validator("resolution")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,12 @@ from numpy.typing import NDArray
 __all__ = ["Grid"]
 
 _GREATEST_EXPONENT = 60
+
+
+@lru_cache  # because `finfo` takes longer than the rounding
+def _exact_below(dtype: np.dtype[Any]) -> float:
+    """Return the number below which a kind of float holds every integer."""
+    return float(2.0 ** (np.finfo(dtype).nmant + 1))
 
 
 class Grid:
@@ -44,8 +51,13 @@ class Grid:
         if self.resolution is None or array.dtype.kind != "f":
             return array
         # Multiples below this are exact in the dtype, and so are all products here: they only change the exponent.
-        limit = self.resolution * 2.0 ** (np.finfo(array.dtype).nmant + 1)
+        limit = self.resolution * _exact_below(array.dtype)
         wide = array.astype(np.float64) if array.dtype.itemsize < 8 else array
         inside = np.abs(wide) < limit
-        rounded = np.rint(np.where(inside, wide, 0.0) / self.resolution) * self.resolution + 0.0
-        return np.asarray(np.where(inside, rounded, wide).astype(array.dtype))
+        if not inside.all():
+            wide = np.where(inside, wide, 0.0)
+        rounded = np.rint(wide / self.resolution)
+        rounded *= self.resolution
+        rounded += 0.0  # minus zero becomes zero
+        np.copyto(array, rounded, where=inside, casting="same_kind")
+        return array

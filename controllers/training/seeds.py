@@ -19,6 +19,7 @@ _PURPOSES: Final = {"weights": 0, "noise": 1, "order": 2, "reset": 3}
 
 def stream(seed: int, epoch: int, purpose: str) -> np.random.Generator:
     """Return the counter-based generator of one purpose in one epoch: weights, noise, order or reset."""
+    # Not the keys of `ccfs.streams`: the shipped agents were trained with these numbers, and a resumed run goes on so.
     words = np.random.SeedSequence([seed, epoch, _PURPOSES[purpose]]).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=words))
 
