@@ -87,6 +87,15 @@ def test_quick_leaves_slow_tests_out_and_test_leaves_nothing_out() -> None:
         assert part in everything
 
 
+def test_contributing_lists_the_layers_in_their_order() -> None:
+    tested = re.search(r"^ROOMS = \((.*?)^\)", text_of(ROOT / "tests" / "test_dependency_direction.py"), re.M | re.S)
+    listed = re.search(r"^(`files`, .*)\.$", text_of(ROOT / "CONTRIBUTING.md"), re.M)
+    assert tested is not None
+    assert listed is not None
+    rooms = re.findall(r'"ccfs\.(\w+)"', tested[1])
+    assert rooms == ["certificates", *re.findall(r"`(\w+)`", listed[1])]
+
+
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_issue_form_has_the_shape_that_a_forge_reads(path: Path) -> None:
     form = yaml.safe_load(text_of(path))
