@@ -69,12 +69,13 @@ def schema(
     from ccfs.schema import DOCUMENTS, markdown, schema_text
 
     if kind is None:
-        typer.echo("\n".join(DOCUMENTS))
+        echo(*DOCUMENTS)
         return
     if kind not in DOCUMENTS:
-        typer.echo(f"`KIND` must be one of {', '.join(DOCUMENTS)}, got {kind!r}.", err=True)
+        echo(f"`KIND` must be one of {', '.join(DOCUMENTS)}, got {kind!r}.", err=True)
         raise typer.Exit(2)
-    typer.echo(markdown(kind) if as_markdown else schema_text(kind), nl=False)
+    text = markdown(kind) if as_markdown else schema_text(kind)
+    echo(*text.removesuffix("\n").split("\n"))
 
 
 @app.command()

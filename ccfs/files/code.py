@@ -15,7 +15,15 @@ _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
 
 
 def file_code_digest(path: Path) -> str:
-    """Return the digest of a file: of its code if it is Python, otherwise of its bytes."""
+    """Return the digest of a file: of its code if it is Python, otherwise of its bytes.
+
+    Of a folder, which is an installed package, the names and bytes of its modules count: it has a version of its own.
+    """
+    if path.is_dir():
+        files = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*.py"))
+        return _sha256(
+            b"folder\0" + b"".join(f"{name}\0{_sha256(file.read_bytes())}\n".encode() for name, file in files)
+        )
     content = path.read_bytes()
     return code_digest(content) if path.suffix == ".py" else _sha256(b"bytes\0" + content)
 

@@ -14,7 +14,7 @@ from ccfs.files.code import parsed
 
 __all__ = ["closure", "files_behind", "imported_names", "is_built_in", "module_file"]
 
-# A package with more files is a library whose version is recorded. Only the file and its neighbours count then.
+# A package with more files is a library. Of such a one only the modules that are imported count.
 _MOST_FILES = 1000
 
 
@@ -68,9 +68,10 @@ def _inside(package: str, path: Path, home: str) -> Iterator[str]:
 def files_behind(reference: str, package: str) -> dict[str, Path]:
     """Return the files behind "module:callable" by names that do not depend on where they lie.
 
-    In a package: all its modules. In a single file: the file and what it imports, directly or not, from its own
-    folder. In `package`: the module's file alone, since `closure` tells the rest. A callable that the module imports
-    by name from another module brings that one with it. The answer is empty if the module is not here, or built in.
+    They are all modules of its package, or the single file, and whatever these import from elsewhere, directly or not,
+    but for the standard library, installed packages and `package` itself. In `package`: the module's file alone, since
+    `closure` tells the rest. A callable that the module imports by name from another one brings that one with it,
+    installed or not. The answer is empty if the module is not here, or built in.
     """
     found: dict[str, Path] = {}
     seen: set[tuple[str, str]] = set()
@@ -85,7 +86,7 @@ def files_behind(reference: str, package: str) -> dict[str, Path]:
             suffix = "/__init__.py" if source.name == "__init__.py" else ".py"
             found[module.replace(".", "/") + suffix] = source
         else:
-            found.update(_package_files(module) or _neighbours(source))
+            found.update(_own_files(module, package))
         pending += _homes(module, source, name)
     return found
 
@@ -142,15 +143,50 @@ def _spec(module: str) -> ModuleSpec | None:
     return None
 
 
+def _own_files(module: str, package: str) -> dict[str, Path]:
+    """Return the files of a module's package and of all that these import and that nobody has installed."""
+    found: dict[str, Path] = {}
+    pending = [module]
+    while pending:
+        new = {name: path for name, path in _package_files(pending.pop()).items() if name not in found}
+        found.update(new)
+        for name, path in new.items():
+            # What is installed imports what is installed.
+            for base, member in () if _is_installed(path) else imported_names(path, ".".join(name.split("/")[:-1])):
+                parts = [part for part in (*base.split("."), member) if part]
+                reached = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+                pending += [other for other in reached if _is_own(other, package)]
+    return found
+
+
+def _is_own(module: str, package: str) -> bool:
+    """Return whether a module is here and is neither of `package` nor of the standard library nor installed."""
+    if module.partition(".")[0] in {package, *sys.stdlib_module_names}:
+        return False
+    path = module_file(module)
+    return path is not None and not _is_installed(path)
+
+
+def _is_installed(path: Path) -> bool:
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
 def _package_files(module: str) -> dict[str, Path]:
-    spec = _spec(module.partition(".")[0])
+    """Return all modules of a module's package, of an installed one its folder.
+
+    A single file stands for itself, and so does a module of a very large package.
+    """
+    top = module.partition(".")[0]
+    spec = _spec(top)
     folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    files = {
-        f"{folder.name}/{path.relative_to(folder).as_posix()}": path
-        for folder in folders
-        for path in _modules_under(folder)
-    }
-    return files if len(files) <= _MOST_FILES else {}
+    files = {f"{top}/{path.relative_to(folder).as_posix()}": path for folder in folders for path in _modules(folder)}
+    if 0 < len(files) <= _MOST_FILES:
+        return {top: folders[0]} if _is_installed(folders[0]) else files
+    source = module_file(module)
+    if source is None:
+        return {}
+    end = "/__init__.py" if source.name == "__init__.py" else source.suffix
+    return {module.replace(".", "/") + end: source}
 
 
 def _homes(module: str, source: Path, name: str) -> list[tuple[str, str]]:
@@ -181,25 +217,7 @@ def _lazy_homes(module: str, name: str) -> list[str]:
     ]
 
 
-def _neighbours(source: Path) -> dict[str, Path]:
-    """Return a file and everything in its folder that its import statements reach."""
-    folder, found, pending = source.parent, {source.name: source}, [source]
-    if folder.name in ("site-packages", "dist-packages") or source.suffix != ".py":
-        return found  # its neighbours are other people's packages, or it is compiled
-    while pending:
-        # Relative imports are read as if from this folder.
-        for base, member in imported_names(pending.pop()):
-            name = (base or member).partition(".")[0]
-            reached = [folder / f"{name}.py"] if (folder / f"{name}.py").is_file() else []
-            for other in reached or _modules_under(folder / name):
-                key = other.relative_to(folder).as_posix()
-                if key not in found:
-                    found[key] = other
-                    pending.append(other)
-    return found
-
-
-def _modules_under(folder: Path) -> Iterator[Path]:
+def _modules(folder: Path) -> Iterator[Path]:
     for place, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if name != "__pycache__" and not name.startswith(".")]
         yield from (Path(place) / name for name in names if name.endswith(".py"))

@@ -46,13 +46,19 @@ Targets = tuple[tuple[str, tuple[str, ...]], ...]
 
 def packages() -> dict[str, str]:
     """Return the versions of Python and of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    return {"python": platform.python_version(), **dict(_installed())}
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[tuple[str, str], ...]:
+    """Return the packages and their versions, looked up once per process: every batch asks."""
+    found = []
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            found.append((name, version(name)))
         except PackageNotFoundError:
             continue
-    return found
+    return tuple(found)
 
 
 def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, object]:

@@ -287,7 +287,7 @@ def test_audit_refuses_links_and_unknown_files(store, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b'{ "protocol": 1 }'])
-def test_audit_names_a_broken_record_of_inputs(store, content):
+def test_audit_names_a_broken_provenance(store, content):
     store.write("provenance.json", content)
     write_manifest(store, store.protocol())
     for replay in (0, 1):
@@ -312,7 +312,7 @@ def test_audit_with_replay_refuses_another_controller(store):
 
 
 def test_audit_notes_what_differs_here_but_does_not_fail(finished, monkeypatch):
-    monkeypatch.setattr("ccfs.runs.provenance.version", lambda name: "0.0.0")
+    monkeypatch.setattr("ccfs.runs.provenance._installed", lambda: (("numpy", "0.0.0"),))
     report = audit(finished, replay=2)
     assert report.is_clean
     assert any(note.startswith("packages numpy:") for note in report.notes)

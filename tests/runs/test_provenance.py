@@ -92,15 +92,36 @@ def test_code_of_a_callable_includes_the_module_that_it_comes_from(tmp_path, mon
     assert set(files_behind("ccfs.envs:make", "ccfs")) == {"ccfs/envs/__init__.py", "ccfs/envs/registration.py"}
 
 
-PAGES = {"report", "gallery", "cli", "audit", "certify", "run_certificate", "verify", "table", "costs", "quick"}
+def test_code_behind_a_callable_follows_imports_to_whatever_is_not_installed(tmp_path, monkeypatch):
+    write(tmp_path / "here", {"start.py": "def make():\n    import shared.deep\n    import numpy, json\n"})
+    write(
+        tmp_path / "there", {"shared/__init__.py": "", "shared/deep.py": "from .rest import x\n", "shared/rest.py": ""}
+    )
+    write(tmp_path / "site-packages", {"single.py": "import start\n", "library/__init__.py": "", "library/a.py": ""})
+    for folder in ("here", "there", "site-packages"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    shared = {"shared/__init__.py", "shared/deep.py", "shared/rest.py"}
+    assert set(files_behind("start:make", "ccfs")) == {"start.py", *shared}
+    assert set(files_behind("single:x", "ccfs")) == {"single.py"}
+    assert files_behind("library.a:x", "ccfs") == {"library": tmp_path / "site-packages" / "library"}
+    before = parts("library.a:x")
+    (tmp_path / "site-packages" / "library" / "a.py").write_text("# another release\n")
+    assert parts("library.a:x") != before
+    monkeypatch.setattr("ccfs.files.imports._MOST_FILES", 2)  # now the shared package is a library
+    assert set(files_behind("start:make", "ccfs")) == {"start.py", *shared}
+    (tmp_path / "there" / "shared" / "unused.py").write_text("")
+    assert set(files_behind("start:make", "ccfs")) == {"start.py", *shared}
+
+
+ROOMS = {"certificates", "files", "runtime", "attacks", "protocol", "runs"}
 
 
 def test_own_code_is_what_a_trial_depends_on_and_no_page():
     found = {name.partition(".")[2] for name in closure(["ccfs.runs.batches"], "ccfs")}
-    assert {"wrapper", "selector", "program", "streams", "ledger", "trial", "building", "events", "trace"} <= found
-    assert {"files.code", "files.imports", "certificates.schedule"} <= found
-    assert [name for name in found if name.partition(".")[0] in PAGES or name.startswith("image")] == []
-    assert [name for name in found if name.endswith("_cli")] == []
+    assert {name.partition(".")[0] for name in found} == ROOMS
+    assert {f"runtime.{name}" for name in ("wrapper", "selector", "program", "streams", "environment")} <= found
+    assert {f"runs.{name}" for name in ("batches", "build", "trial", "trace", "events", "provenance")} <= found
+    assert {"attacks.ledger", "protocol.registry", "files.code", "files.imports", "certificates.schedule"} <= found
 
 
 def test_own_code_includes_what_a_protocol_names_by_short_name_and_lazily(tmp_path):
@@ -130,7 +151,8 @@ def test_own_code_includes_what_a_protocol_names_by_short_name_and_lazily(tmp_pa
 
 def test_own_code_includes_what_own_code_of_the_user_imports(tmp_path, monkeypatch):
     write(
-        tmp_path, {"careful.py": "def make():\n    from ccfs import BoxVerifier\n    from ccfs.envs import lidar_box\n"}
+        tmp_path,
+        {"careful.py": "def make():\n    from ccfs import BoxVerifier\n    from ccfs.envs.safety import lidar_box\n"},
     )
     found = closure(["ccfs.runs.batches"], "ccfs", users=[tmp_path / "careful.py"])
     assert {"ccfs.runtime.components", "ccfs.envs.safety.lidar_box"} <= set(found)

@@ -159,10 +159,10 @@ def test_run_code_that_ends_the_process_stops_the_run(tmp_path, monkeypatch):
         run(protocol(tmp_path), tmp_path / "run", serial_engine(), where="p")
 
 
-def test_run_refuses_changed_inputs(reference, tmp_path, monkeypatch):
+def test_run_refuses_other_packages(reference, tmp_path, monkeypatch):
     made, _ = reference
     run(made, tmp_path / "run", serial_engine(), where="p")
-    monkeypatch.setattr("ccfs.runs.provenance.version", lambda name: "0.0.0")
+    monkeypatch.setattr("ccfs.runs.provenance._installed", lambda: (("numpy", "0.0.0"),))
     with pytest.raises(RunError, match="was begun with `packages`"):
         run(made, tmp_path / "run", serial_engine(), where="p")
 
