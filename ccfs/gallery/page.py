@@ -161,7 +161,8 @@ def _radii_plot(study: Study) -> Markup:
             chart.circle(x, y, radius.value, "sound" if radius.is_sound else "unsound", radius.name)
     _add_center(study, chart)
     if study.change is not None:
-        chart.cross(*study.change.tolist(), "change")
+        change_x, change_y = study.change.tolist()
+        chart.cross(change_x, change_y, "change")
     return chart.svg()
 
 

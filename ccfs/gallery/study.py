@@ -95,7 +95,6 @@ def _diameter_radii(p: float, q: float, sigma: float, diameter: float, *, is_bou
     return found
 
 
-Array = NDArray[np.float64]
 MOVE = 0.1
 """Length of the moves whose events are compared, in sigmas."""
 GRID = {1: 241, 2: 64}
