@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.runtime.streams import stream_key
 
 __all__ = ["CHUNK", "ESTIMATION", "SELECTION", "NoiseReader", "NoiseStream"]
 
@@ -44,10 +44,7 @@ class NoiseStream:
     @property
     def key(self) -> int:
         """The 128-bit key of the stream."""
-        fields = (_DERIVATION, str(self.seed), str(self.index), self.purpose)
-        # Length before each field: no two different tuples give the same text.
-        text = "".join(f"{len(field.encode())}:{field}" for field in fields)
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
+        return stream_key(_DERIVATION, str(self.seed), str(self.index), self.purpose)
 
     def chunk(self, position: int) -> NDArray[np.float32]:
         """Return the noise of proposals 32 * position to 32 * position + 31, shape (32, dimension)."""
