@@ -44,7 +44,7 @@ table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32
 	$(BIN)/python experiments/goal2/table.py $(TABLE) --stock 12
 	$(BIN)/ccfs report $(TABLE)
 
-tables: $(READY) ## write the tables of docs/protocol.md anew from the models
+tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from the models
 	$(BIN)/python docs/tables.py
 
 test: lint types modern unit ## lint, type-check and run all tests

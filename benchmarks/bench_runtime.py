@@ -43,12 +43,12 @@ fallbacks = [{{ name = "center", make = "{center}", unverified = true }}]
 """
 # What each part is called now, and what it was called in the first edition.
 NAMES = {
-    "build": ("ccfs.runs.build", "ccfs.runs.build"),
-    "executors": ("ccfs.runs.executors", "ccfs.runs.executors"),
-    "protocol": ("ccfs.protocol.model.model", "ccfs.protocol.model"),
-    "run": ("ccfs.runs.run", "ccfs.runs.run"),
-    "batches": ("ccfs.runs.batches", "ccfs.runs.batches"),
-    "toml": ("ccfs.files.toml", "ccfs.files.toml"),
+    "build": ("ccfs.runs.build", "ccfs.building"),
+    "executors": ("ccfs.runs.executors", "ccfs.executors"),
+    "protocol": ("ccfs.protocol.model", "ccfs.protocol"),
+    "run": ("ccfs.runs.run", "ccfs.rollouts"),
+    "batches": ("ccfs.runs.batches", "ccfs.batches"),
+    "toml": ("ccfs.files.toml", "ccfs.toml"),
 }
 # What a protocol calls the parts now, and what the first edition called them.
 WORDS = {
@@ -62,10 +62,10 @@ WORDS = {
 FIRST_WORDS = {
     "stage": "block",
     "acts": "no_abstention",
-    "steering": "ccfs.envs.toys.corridor:make_steering",
-    "corridor": "ccfs.envs.toys.corridor:make",
-    "box": "ccfs.runtime.components:BoxVerifier",
-    "center": "ccfs.runtime.components:CenterFallback",
+    "steering": "ccfs.envs.corridor:make_steering",
+    "corridor": "ccfs.envs.corridor:make",
+    "box": "ccfs.components:BoxVerifier",
+    "center": "ccfs.components:CenterFallback",
 }
 
 
@@ -84,7 +84,7 @@ def protocol(horizon: int, trials: int):
     text = PROTOCOL.format(
         horizon=horizon,
         trials=trials,
-        **(WORDS if find_spec("ccfs.protocol.registry") else FIRST_WORDS),
+        **(WORDS if find_spec("ccfs.files") else FIRST_WORDS),
     )
     return module("protocol").parse_protocol(module("toml").read_toml(text), where="bench")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 
 from ccfs.protocol.registry import PARTS
 
@@ -17,6 +17,16 @@ __all__ = ["DOCUMENTS", "SHIPPED", "key_table", "markdown", "model_of", "part_ta
 
 DOCUMENTS: Mapping[str, str] = {
     "protocol": "ccfs.protocol.model:Protocol",
+    "certificate": "ccfs.results.certificate:RunCertificate",
+    "trajectory": "ccfs.results.certificate:TrajectoryDocument",
+    "provenance": "ccfs.runs.provenance:Provenance",
+    "manifest": "ccfs.runs.manifest:Manifest",
+    "batch": "ccfs.runs.batches:Journal",
+    "costs": "ccfs.results.costs_text:CostsDocument",
+    "table": "ccfs.results.table:TableDocument",
+    "audit": "ccfs.audit.run:AuditReport",
+    "verification": "ccfs.results.verify:Verification",
+    "image-run": "ccfs.images.folder:ImageRun",
 }
 """The model of each kind of document, imported when it is asked for."""
 SHIPPED = Path(__file__).parent / "schemas"
@@ -40,7 +50,9 @@ def model_of(kind: str) -> type[BaseModel]:
 
 def schema(kind: str) -> dict[str, object]:
     """Return the JSON Schema of a kind of document."""
-    made = model_of(kind).model_json_schema(schema_generator=_Plain, mode="validation")
+    # A person may leave defaults out of a protocol. A document that a program wrote has every key.
+    mode: JsonSchemaMode = "validation" if kind == "protocol" else "serialization"
+    made = model_of(kind).model_json_schema(schema_generator=_Plain, mode=mode)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
@@ -89,7 +101,7 @@ def part_table(kind: str) -> str:
     return _table((f"shipped {kind}", "arguments", "what it does"), rows)
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [heads, ("---",) * len(heads), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates._documents import CertificateError, decode_float, encode_float, read_document
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.documents import CertificateError, DocumentError, decode_float, encode_float, read_document
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.rounding import fraction_upper
@@ -33,8 +33,7 @@ __all__ = [
     "rho_for_multiplier",
 ]
 
-_FORMAT = "ccfs-trajectory-certificate"
-_VERSION = 1
+FORMAT = "ccfs/trajectory/1"
 _DERIVED = ("premises", "budget", "charges")
 
 
@@ -186,25 +185,37 @@ class TrajectoryCertificate:
             if stored != derived:
                 raise CertificateError(f"`{name}` is {stored} on the certificate but {derived} from its counts.")
 
-    def to_json(self) -> str:
-        """Return the certificate as a JSON document that `from_json` reads back without loss; recheck it first."""
+    def to_entries(self) -> dict[str, object]:
+        """Return the certificate as entries for JSON that `from_entries` reads back without loss; recheck it first."""
         self.recheck()
-        document = {
-            "format": _FORMAT,
-            "version": _VERSION,
+        return {
             **asdict(self),
+            "schedule": [{"count": block.count, "sigma": block.sigma, "rho": block.rho} for block in self.schedule],
             "mu": encode_float(self.mu),
             "bound": self.bound.value,
             "premises": list(self.premises),
             "budget": encode_float(self.budget),
             "charges": list(self.charges),
         }
-        return json.dumps(document, indent=2, sort_keys=True, allow_nan=False)
+
+    def to_json(self) -> str:
+        """Return the certificate as a JSON document that `from_json` reads back without loss; recheck it first."""
+        return json.dumps({"format": FORMAT, **self.to_entries()}, indent=2, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> TrajectoryCertificate:
         """Read a certificate; refuse another format, another version, a missing, extra or inconsistent entry."""
-        document = read_document(text, _FORMAT, _VERSION)
+        try:
+            document = read_document(text, FORMAT)
+        except DocumentError as error:
+            raise CertificateError(f"the certificate {error}") from error
+        del document["format"]
+        return cls.from_entries(document)
+
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, object]) -> TrajectoryCertificate:
+        """Read what `to_entries` gave; refuse a missing, extra or inconsistent entry."""
+        document = dict(entries)
         try:
             certificate = cls(
                 event=_event_name(document.pop("event")),

@@ -1,13 +1,14 @@
-"""Write the tables of docs/protocol.md from the models and the registry: python docs/tables.py (or make tables)."""
+"""Write the tables of two pages and the shipped schemas from the models: python docs/tables.py (make tables)."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from ccfs.schema import key_table, part_table
+from ccfs.schema import DOCUMENTS, SHIPPED, key_table, part_table, schema_text
 
 PAGE = Path(__file__).with_name("protocol.md")
+FORMATS = Path(__file__).with_name("formats.md")
 SECTIONS = {
     "Protocol": "Top level",
     "TrialsSpec": "`[trials]`",
@@ -27,7 +28,13 @@ SECTIONS = {
     "EventSpec": "`[[events]]`",
     "AttackSpec": "`[[attacks]]`",
 }
-_REGION = re.compile(r"^<!-- (keys of|parts:) ([\w ]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+CERTIFICATE = {
+    "ClaimRecord": "The claim",
+    "BlockRecord": "A block",
+    "AttackedCount": "Under an attack",
+    "CodeDigests": "Code",
+}
+_REGION = re.compile(r"^<!-- (keys of|parts:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 
 
 def filled(page: str) -> str:
@@ -35,11 +42,17 @@ def filled(page: str) -> str:
 
     def table(found: re.Match[str]) -> str:
         what, name = found[1], found[2]
-        made = part_table(name) if what == "parts:" else key_table("protocol", name, SECTIONS)
+        kind, _, model = name.rpartition(" ")
+        sections = CERTIFICATE if kind else SECTIONS
+        made = part_table(name) if what == "parts:" else key_table(kind or "protocol", model, sections)
         return f"<!-- {what} {name} -->\n{made}<!-- end -->"
 
     return _REGION.sub(table, page)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (PAGE, FORMATS):
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    SHIPPED.mkdir(exist_ok=True)
+    for kind in DOCUMENTS:
+        (SHIPPED / f"{kind}.json").write_text(schema_text(kind), encoding="utf-8")

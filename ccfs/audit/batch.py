@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from ccfs.attacks.ledger import EnergyLedger
 from ccfs.files.digests import chain_start, chain_step, file_digest
+from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.runs.batches import Batch
+from ccfs.runs.batches import Batch, Journal
 from ccfs.runs.build import attack_limit
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.recording import ShiftRow, StepRow, TrajectoryRow, trajectory_row
@@ -41,7 +42,12 @@ def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec 
         yield from (f"{name}: is missing." for name in missing)
         return
     digests = {name: file_digest(store.path(name)) for name in batch.files}
-    if store.read_json(batch.journal) != {"trials": list(batch.trials), "files": digests}:
+    try:
+        journal = Journal.from_bytes(store.read(batch.journal), where=batch.journal)
+    except DocumentError as error:
+        yield str(error)
+        return
+    if (journal.trials, journal.files) != (batch.trials, digests):
         yield f"{batch.journal}: is not the journal of these files."
     tables = []
     for name in batch.files:

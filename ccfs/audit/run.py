@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
 
 from ccfs.audit.batch import batch_faults
-from ccfs.files.digests import canonical_json
+from ccfs.files.documents import Document, DocumentError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
 from ccfs.runs.build import build_controller, event_references, part_targets
 from ccfs.runs.counting import is_enough, successes
 from ccfs.runs.manifest import MANIFEST, manifest_faults
-from ccfs.runs.provenance import PROVENANCE, changed_events, code_tables, differences, packages
+from ccfs.runs.provenance import PROVENANCE, Provenance, changed_events, code_tables, differences, packages
 from ccfs.runs.replay import replay_faults
 from ccfs.runs.store import RunError, Store
 
@@ -22,16 +25,18 @@ __all__ = ["AuditReport", "audit"]
 _SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
-    """What an audit found. `notes` tell what differs here from where the run was made; they are no faults."""
+class AuditReport(Document):
+    """What an audit found. A run without faults is clean."""
 
-    faults: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    protocol: str = ""
-    files: int = 0
-    trajectories: int = 0
-    replayed: int = 0
+    format: Literal["ccfs/audit/1"] = Field(default="ccfs/audit/1", description="Kind and version of this document.")
+    protocol: str = Field(default="", description="Hash of the protocol, empty if it could not be read.")
+    faults: tuple[str, ...] = Field(description="What is wrong, one sentence each. Empty for a clean run.")
+    notes: tuple[str, ...] = Field(
+        default=(), description="What differs here from where the run was made, or was not checked. No fault."
+    )
+    files: int = Field(default=0, ge=0, description="Number of files of the run.")
+    trajectories: int = Field(default=0, ge=0, description="Number of trajectories of the run.")
+    replayed: int = Field(default=0, ge=0, description="Number of trajectories that were replayed bit for bit.")
 
     @property
     def is_clean(self) -> bool:
@@ -131,12 +136,10 @@ def _faults_without_manifest(store: Store) -> Iterator[str]:
 
 def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
     try:
-        recorded = store.read_json(PROVENANCE)
-    except RunError as error:
-        found.faults.append(f"{PROVENANCE}: {error}")
+        recorded = Provenance.from_bytes(store.read(PROVENANCE), where=PROVENANCE).model_dump()
+    except (RunError, DocumentError) as error:
+        found.faults.append(str(error))
         return
-    if store.read(PROVENANCE) != canonical_json(recorded).encode() + b"\n":
-        found.faults.append(f"{PROVENANCE}: must be canonical JSON.")
     if recorded.get("protocol") != protocol.hash:
         found.faults.append(f"{PROVENANCE}: belongs to another protocol.")
         return

@@ -26,6 +26,7 @@ app = typer.Typer()
 
 OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Run directory; default runs/NAME-HASH.")]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="Local processes; default all cores.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 RunArgument = Annotated[Path, typer.Argument(help="Run directory.")]
 
 
@@ -98,14 +99,16 @@ def certify(run: RunArgument) -> None:
 def verify(
     certificate: Annotated[Path, typer.Argument(help="Certificate file (JSON).")],
     run: Annotated[Path | None, typer.Option(help="Run directory, to recount from its traces.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Recompute a certificate's numbers; exit 1 if one does not follow, 2 if the file is no certificate."""
     from ccfs.certificates.trajectory import CertificateError
     from ccfs.results.certificate import NotACertificateError
-    from ccfs.results.verify import refuse_no_file
+    from ccfs.results.verify import Verification, refuse_no_file
     from ccfs.results.verify import verify as verify_file
     from ccfs.runs.store import Store
 
+    is_recounted = run is not None
     with _one_line_errors():
         refuse_no_file(certificate)
         try:
@@ -113,7 +116,22 @@ def verify(
         except NotACertificateError as error:
             _fail(error, 2)
         except CertificateError as error:
+            if as_json:
+                refusal = Verification(
+                    holds=False, is_recounted=is_recounted, reason=str(error), sentence=None, premises=()
+                )
+                echo(refusal.to_bytes().decode().rstrip())
             _fail(error, 1)
+    if as_json:
+        made = Verification(
+            holds=True,
+            is_recounted=is_recounted,
+            reason=None,
+            sentence=document.sentence,
+            premises=document.premises,
+        )
+        echo(made.to_bytes().decode().rstrip())
+        return
     echo(document.sentence)
     echo("Premises:")
     for premise in document.premises:
@@ -126,6 +144,7 @@ def audit(
     run: RunArgument,
     replay: Annotated[str, typer.Option(help="How many trajectories to replay: a number, or all.")] = "all",
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Re-hash, rederive and replay a run; name every fault; exit 1 if there is one.
 
@@ -142,6 +161,9 @@ def audit(
     with _one_line_errors():
         count = None if replay == "all" else int(replay)
         report = audit_store(Store(run), replay=count, expected=expect_protocol)
+    if as_json:
+        echo(report.to_bytes().decode().rstrip())
+        raise typer.Exit(0 if report.is_clean else 1)
     if report.protocol:
         echo(f"Protocol: {report.protocol}")
     for note in report.notes:

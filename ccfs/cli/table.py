@@ -27,6 +27,7 @@ def table(
         float | None, typer.Option(help="Shift budget B of the column L; default the shown attack's, else 0.02.")
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")] = False,
 ) -> None:
     """Print counts, lower bounds and certified budgets of every arm.
 
@@ -39,7 +40,7 @@ def table(
     from ccfs.protocol.model import ProtocolError
     from ccfs.report.counts import BUDGET
     from ccfs.results.certify import refuse_missing_trials
-    from ccfs.results.table import table_rows, worst_attack
+    from ccfs.results.table import table_document, table_rows, worst_attack
     from ccfs.results.trial_lines import trial_lines
     from ccfs.runs.store import RunError, Store
 
@@ -59,7 +60,10 @@ def table(
         raise typer.Exit(2) from None
     attack = worst_attack(rows, protocol)
     shown = budget if budget is not None else BUDGET if attack is None or attack.budget is None else attack.budget
-    if as_markdown:
+    if as_json:
+        made = table_document(rows, protocol, event or protocol.events[0].name, shown)
+        echo(made.to_bytes().decode().rstrip())
+    elif as_markdown:
         echo(*markdown(rows, shown, attack).split("\n"))
     else:
         _print(rows, protocol, shown, attack)

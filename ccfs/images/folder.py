@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ccfs.certificates.documents import DocumentError, read_document
 from ccfs.files.atomic import write_atomically
 from ccfs.images import (
     Band,
@@ -32,23 +33,28 @@ __all__ = ["ImageRun", "read_run", "write_run"]
 class ImageRun(BaseModel):
     """One counting run: images, network, filter, noise and sizes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    )
 
-    dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"]
-    split: Literal["train", "test"] = "test"
-    data: Path | None = None
-    network: str | None = None
-    checkpoint: Path | None = None
-    arch: str | None = None
-    int8: bool = False
-    filter: Literal["none", "confidence", "band"] = "confidence"
-    threshold: float = Field(default=0.9, ge=0.0, lt=1.0)
-    band: Path | None = None
-    sigma: float = Field(gt=0.0)
-    images: int = Field(default=100, ge=1)
-    n0: int = Field(default=100, ge=1)
-    n: int = Field(default=1000, ge=1)
-    seed: int = Field(default=0, ge=0)
+    format: Literal["ccfs/image-run/1"] = Field(
+        default="ccfs/image-run/1", description="Kind and version of this document."
+    )
+    dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"] = Field(description="Where the images come from.")
+    split: Literal["train", "test"] = Field(default="test", description="Which part of the images.")
+    data: Path | None = Field(default=None, description="Folder with the data files; the cache without it.")
+    network: str | None = Field(default=None, description="Name of a shipped network.")
+    checkpoint: Path | None = Field(default=None, description="File of a public checkpoint, instead of `network`.")
+    arch: str | None = Field(default=None, description="Architecture of the checkpoint, if it does not say.")
+    int8: bool = Field(default=False, description="Whether the 8-bit form of the network was counted.")
+    filter: Literal["none", "confidence", "band"] = Field(default="confidence", description="The filter.")
+    threshold: float = Field(default=0.9, ge=0.0, lt=1.0, description="Threshold of the confidence filter.")
+    band: Path | None = Field(default=None, description="Band file, for the filter `band`.")
+    sigma: float = Field(gt=0.0, description="Noise scale, in units of a pixel in [0, 1].")
+    images: int = Field(default=100, ge=1, description="How many images, from the first on.")
+    n0: int = Field(default=100, ge=1, description="Selection proposals per image.")
+    n: int = Field(default=1000, ge=1, description="Estimation proposals per image.")
+    seed: int = Field(default=0, ge=0, description="Base seed.")
 
     @model_validator(mode="after")
     def _complete(self) -> ImageRun:
@@ -114,4 +120,9 @@ def read_run(folder: Path) -> ImageRun:
     path = folder / "run.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a run of `ccfs image certify`: it has no run.json.")
-    return ImageRun.model_validate_json(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    try:
+        read_document(text, str(ImageRun.model_fields["format"].default))
+    except DocumentError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return ImageRun.model_validate_json(text)

@@ -18,7 +18,9 @@ from pydantic import (
 )
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json, text_digest
+from ccfs.files.documents import Document
 from ccfs.files.toml import read_toml
 from ccfs.protocol.errors import ProtocolError, explain
 from ccfs.protocol.seeds import Part, TrialsSpec, used_seeds
@@ -63,7 +65,7 @@ class Arm:
         return f"{self.controller.name}/{self.schedule.name}"
 
 
-class Protocol(Part):
+class Protocol(Part, Document):
     """Everything that is fixed before the first rollout."""
 
     format: Literal["ccfs/protocol/1"] = Field(
@@ -205,6 +207,10 @@ class Protocol(Part):
 
 def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
     """Validate a protocol's content; `where` names it in errors."""
+    try:
+        refuse_other_format(content.get("format", Protocol.format_name()), Protocol.format_name())
+    except DocumentError as error:
+        raise ProtocolError(f"{where}: {error}") from None
     try:
         return Protocol.model_validate_json(_json(content, where))
     except ValidationError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+
+from ccfs.files.documents import Table
 
 __all__ = ["Part", "SeedRange", "TrialsSpec", "UsedProtocol", "UsedRange", "spent", "used_seeds"]
 
@@ -15,10 +17,8 @@ Seed = Annotated[int, Field(ge=0, lt=_SEEDS)]
 Interval = tuple[int, int]  # first, and one past the last
 
 
-class Part(BaseModel):
-    """A table of a protocol file: frozen, without unknown keys, without conversions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+class Part(Table):
+    """A table of a protocol file."""
 
 
 class _Range(Part):

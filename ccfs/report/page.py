@@ -33,7 +33,7 @@ from ccfs.results.certify import certificate_name
 from ccfs.runs.counting import finished_batches, refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
 from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
-from ccfs.runs.provenance import PROVENANCE
+from ccfs.runs.provenance import read_provenance
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trace import Trace, traces
 
@@ -89,7 +89,7 @@ def render(
     if any(claim.document.protocol != protocol.hash for claim in claims):
         raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
-    record = store.read_json(PROVENANCE)
+    record = read_provenance(store)
     worst = _most_harmful(protocol, claims)
     lines = shipped_lines(store, protocol)
     trials = ended_trials(lines)

@@ -4,63 +4,116 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
+from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, Name
 
-__all__ = ["AttackedCount", "CodeDigests", "NotACertificateError", "RunCertificate", "in_words"]
-
-FORMAT = "ccfs-run-certificate-1"
+__all__ = [
+    "AttackedCount",
+    "ClaimRecord",
+    "CodeDigests",
+    "NotACertificateError",
+    "RunCertificate",
+    "TrajectoryDocument",
+    "claim_record",
+    "in_words",
+]
 
 
 class NotACertificateError(CertificateError):
     """A file that is no certificate of a run at all: a key is missing, or a name is none."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
 ArmName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$", max_length=161)]
 Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class CodeDigests(_Part):
-    """Digests of the code behind a claim: of ccfs as far as a trial depends on it, and of each part by its place."""
+class CodeDigests(Table):
+    """Digests of the code behind a claim."""
 
-    ccfs: Digest
-    parts: dict[Place, Digest | Literal["built in"]]
-
-
-class AttackedCount(_Part):
-    """What was observed under one attack: descriptive, no part of the claim. `energy` is the greatest one spent."""
-
-    attack: Name
-    budget: float | None
-    energy_limit: float
-    energy: float
-    successes: int = Field(ge=0)
-    trials: int = Field(ge=0)
+    ccfs: Digest = Field(description="Digest of the modules of ccfs that a trial depends on.")
+    parts: dict[Place, Digest | Literal["built in"]] = Field(
+        description="Digest of the code of each part, by its place in the protocol."
+    )
 
 
-class RunCertificate(_Part):
+class AttackedCount(Table):
+    """What was observed under one attack. It is no part of the claim."""
+
+    attack: Name = Field(description="Name of the attack in the protocol.")
+    budget: float | None = Field(description="Its Euclidean budget, or null if it has a limit of energy.")
+    energy_limit: float = Field(description="Its limit, as energy of this arm.")
+    energy: float = Field(description="The greatest energy that a trial spent.")
+    successes: int = Field(ge=0, description="Trials in the event.")
+    trials: int = Field(ge=0, description="Trials under this attack.")
+
+
+class BlockRecord(Table):
+    """One proposal block as it was drawn."""
+
+    count: int = Field(ge=1, description="Number of proposals in the block.")
+    sigma: float = Field(gt=0.0, description="Standard deviation of each proposal.")
+    rho: float = Field(ge=0.0, lt=1.0, description="Correlation between two proposals.")
+
+
+class ClaimRecord(Table):
+    """The certificate proper: the counts, the claim, and what follows from them. Reading it recomputes every number."""
+
+    event: str = Field(description="Name of the event.")
+    successes: int = Field(ge=0, description="Nominal trials in the event.")
+    trials: int = Field(ge=1, description="Nominal trials.")
+    delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
+    family: int = Field(ge=1, description="Number of claims that share `delta`.")
+    target: float = Field(gt=0.0, lt=1.0, description="The probability that the event keeps under shift.")
+    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
+        description="How the counts became the lower bound."
+    )
+    schedule: tuple[BlockRecord, ...] = Field(
+        min_length=1, description="The proposal block of every step, or a list with one per step."
+    )
+    p_lower: float = Field(ge=0.0, le=1.0, description="Lower bound on the nominal probability, rounded down.")
+    mu: Infinite | None = Field(
+        description="Square root of the greatest energy that is covered, rounded down. Null certifies nothing."
+    )
+    budget: Infinite | None = Field(
+        description="Certified Euclidean shift budget, rounded down. Null says that the target is not certified."
+    )
+    charges: tuple[float, ...] = Field(
+        description="Energy of a shift of norm 1, one number for every step or one per step."
+    )
+    premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
+
+
+class TrajectoryDocument(ClaimRecord, Document):
+    """A trajectory certificate on its own, as `TrajectoryCertificate.to_json` writes it."""
+
+    format: Literal["ccfs/trajectory/1"] = Field(
+        default="ccfs/trajectory/1", description="Kind and version of this document."
+    )
+
+
+class RunCertificate(Document):
     """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
 
-    format: str = FORMAT
-    protocol: str
-    arm: ArmName
-    event: Name
-    definition: EventSpec
-    horizon: int
-    controller: str
-    is_center_clipped: bool
-    unverified_fallbacks: tuple[Name, ...]
+    format: Literal["ccfs/certificate/1"] = Field(
+        default="ccfs/certificate/1", description="Kind and version of this document."
+    )
+    protocol: Digest = Field(description="Hash of the protocol.")
+    arm: ArmName = Field(description="Name of the arm: controller/schedule.")
+    event: Name = Field(description="Name of the event.")
+    definition: EventSpec = Field(description="The event as the protocol defines it.")
+    horizon: int = Field(ge=1, description="Steps of a trial.")
+    controller: str = Field(description="Digest of the controller.")
+    is_center_clipped: bool = Field(description="Whether the center was clipped to the action box.")
+    unverified_fallbacks: tuple[Name, ...] = Field(
+        description="Fallbacks that ran without the consent of the verifier."
+    )
     resolution: str = Field(
         pattern=RESOLUTION,
         description=(
@@ -68,17 +121,19 @@ class RunCertificate(_Part):
             '"exact" means that they were not rounded.'
         ),
     )
-    quick_look_of: str | None
-    planned_trials: int
-    attacks: tuple[AttackedCount, ...]
-    traces: dict[str, str]
-    provenance: CodeDigests
-    claim: str
+    quick_look_of: Digest | None = Field(
+        description="Hash of the whole protocol if this is a quick look at its first trials, else null."
+    )
+    planned_trials: int = Field(ge=1, description="Trials that the protocol plans for each arm.")
+    attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
+    traces: dict[str, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
+    provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
+    claim: ClaimRecord = Field(description="The certificate proper.")
 
     @property
     def trajectory(self) -> TrajectoryCertificate:
         """The certificate proper; reading it recomputes every number from the counts."""
-        return TrajectoryCertificate.from_json(self.claim)
+        return TrajectoryCertificate.from_entries(self.claim.model_dump(mode="json"))
 
     @property
     def premises(self) -> tuple[str, ...]:
@@ -93,27 +148,16 @@ class RunCertificate(_Part):
         """The claim in one sentence, as `in_words` says it."""
         return in_words(self)
 
-    def to_bytes(self) -> bytes:
-        """Return the file's content in its one canonical form."""
-        return canonical_json(self.model_dump(mode="json")).encode() + b"\n"
-
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:
         """Read a certificate; refuse anything that is not exactly what `to_bytes` writes or does not recompute."""
         try:
-            made = cls.model_validate_json(content)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key, what = ".".join(str(part) for part in first["loc"]), first["msg"].lower()
-            if first["type"] == "string_pattern_mismatch":
-                what = f"must be written as a name or digest is, got {first['input']!r}"
-            raise NotACertificateError(f"{where}: not a certificate of a run: `{key}` {what}.") from None
-        if made.format != FORMAT:
-            raise NotACertificateError(f"{where}: has format {made.format!r}; this release reads {FORMAT!r}.")
-        if made.to_bytes() != content:
-            raise CertificateError(f"{where}: was changed after it was written.")
+            made = super().from_bytes(content, where=where)
+        except ChangedDocumentError as error:
+            raise CertificateError(str(error)) from None
+        except DocumentError as error:
+            raise NotACertificateError(str(error)) from None
         try:
-            made.trajectory.recheck()
             made._refuse_contradictions()
         except CertificateError as error:
             raise CertificateError(f"{where}: {error}") from error
@@ -133,6 +177,11 @@ class RunCertificate(_Part):
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
         if not all(text.isascii() and text.isdigit() for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
+
+
+def claim_record(proof: TrajectoryCertificate) -> ClaimRecord:
+    """Return a trajectory certificate as a table of a document."""
+    return ClaimRecord.model_validate_json(canonical_json(proof.to_entries()))
 
 
 def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:

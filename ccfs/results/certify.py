@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from ccfs.files.digests import file_digest
 from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
-from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate
+from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit
 from ccfs.runs.counting import certificate, finished_batches, refuse_changed_events, tally
 from ccfs.runs.manifest import manifest_faults, write_manifest
-from ccfs.runs.provenance import PROVENANCE
+from ccfs.runs.provenance import read_provenance
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
@@ -52,7 +52,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
     not the recorded one.
     """
     refuse_changed_events(store, protocol)
-    record = store.read_json(PROVENANCE)
+    record = read_provenance(store)
     digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
     for arm in protocol.arms:
         counts, trials = tally(store, protocol, arm, None)
@@ -96,7 +96,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                             or not place.startswith(("events.", "controllers."))
                         },
                     ),
-                    claim=certificate(protocol, arm, event.name, counts[event.name], trials).to_json(),
+                    claim=claim_record(certificate(protocol, arm, event.name, counts[event.name], trials)),
                 ),
             )
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
+from pydantic import Field
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
+from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.results.trial_lines import event_column, fallback_column
 from ccfs.runs.counting import certificate
 
-__all__ = ["HEADS", "TableRow", "table_rows", "worst_attack"]
+__all__ = ["HEADS", "TableDocument", "TableRow", "table_document", "table_rows", "worst_attack"]
 
 HEADS = ("Ctrl", "Proposals", "Bound", "Safe", "Goal", "Timeout", "Cost", "p_L", "B_cert", "L", "Shift safe")
 
@@ -55,6 +59,62 @@ class TableRow:
             lower_text(proof.lower_at(budget), 3),
             "–" if attack is None else str(self.shifted[attack]),
         )
+
+
+class TableLine(Table):
+    """One arm under one bound rule."""
+
+    controller: str = Field(description="Name of the controller.")
+    schedule: str = Field(description="Name of the schedule.")
+    bound: str = Field(description="How the counts became the lower bound.")
+    is_claim: bool = Field(description="Whether this is the bound of the protocol, and so the claim.")
+    trials: int = Field(description="Nominal trials.")
+    safe: int = Field(description="Nominal trials in the event.")
+    goal: int = Field(description="Those of them that reached the goal.")
+    timeout: int = Field(description="Those of them that did not.")
+    cost: int = Field(description="Nominal trials with a positive cost up to the first goal.")
+    p_lower: float = Field(description="Lower bound on the nominal probability, rounded down.")
+    budget: Infinite | None = Field(description="Certified shift budget, rounded down; null without a certificate.")
+    lower: float = Field(description="Certified probability under the shown shift budget, rounded down.")
+    shifted: dict[str, int] = Field(description="Trials in the event under each attack.")
+    acted: dict[str, int] = Field(description="Nominal steps by proposals, by each fallback, and abstained.")
+
+
+class TableDocument(Document):
+    """The table of a run."""
+
+    format: Literal["ccfs/table/1"] = Field(default="ccfs/table/1", description="Kind and version of this document.")
+    protocol: Digest = Field(description="Hash of the protocol.")
+    quick_look_of: Digest | None = Field(description="Hash of the whole protocol if this is a quick look, else null.")
+    event: str = Field(description="Name of the event.")
+    shift_budget: float = Field(description="The shift budget of the key `lower`.")
+    lines: tuple[TableLine, ...] = Field(description="One line for each arm and bound rule.")
+
+
+def table_document(rows: Sequence[TableRow], protocol: Protocol, event: str, budget: float) -> TableDocument:
+    """Return the table as a document for machines."""
+    lines = tuple(
+        TableLine(
+            controller=row.controller,
+            schedule=row.schedule,
+            bound=row.certificate.bound.value,
+            is_claim=row.certificate.bound is protocol.bound,
+            trials=row.trials,
+            safe=row.safe,
+            goal=row.goal,
+            timeout=row.timeout,
+            cost=row.cost,
+            p_lower=row.certificate.p_lower,
+            budget="infinity" if row.certificate.budget == math.inf else row.certificate.budget,
+            lower=row.certificate.lower_at(budget),
+            shifted=dict(row.shifted),
+            acted=dict(row.acted),
+        )
+        for row in rows
+    )
+    return TableDocument(
+        protocol=protocol.hash, quick_look_of=protocol.quick_look_of, event=event, shift_budget=budget, lines=lines
+    )
 
 
 def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from ccfs.certificates.trajectory import CertificateError
+from ccfs.files.documents import Document
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import derive
 from ccfs.runs.build import event_references
@@ -13,7 +17,20 @@ from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["refuse_no_file", "verify"]
+__all__ = ["Verification", "refuse_no_file", "verify"]
+
+
+class Verification(Document):
+    """Whether a certificate holds, and what it says."""
+
+    format: Literal["ccfs/verification/1"] = Field(
+        default="ccfs/verification/1", description="Kind and version of this document."
+    )
+    holds: bool = Field(description="Whether every number follows from the counts, and the counts from the traces.")
+    is_recounted: bool = Field(description="Whether a run was given, so that the counts were compared with its traces.")
+    reason: str | None = Field(description="What does not hold, or null.")
+    sentence: str | None = Field(description="The claim in one sentence, or null if the certificate does not hold.")
+    premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
 
 
 def refuse_no_file(path: Path) -> None:

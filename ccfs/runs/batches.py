@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
+from pydantic import Field
+
+from ccfs.files.documents import Digest, Document
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
@@ -16,7 +20,7 @@ from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["Batch", "plan", "replay", "run_batch"]
+__all__ = ["Batch", "Journal", "plan", "replay", "run_batch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,14 @@ class Batch:
     def journal(self) -> str:
         """The file that says that the batch is finished, with the hashes of the others."""
         return f"batches/{self.name}.json"
+
+
+class Journal(Document):
+    """Says that a batch is finished: it is the last file of a batch to be written."""
+
+    format: Literal["ccfs/batch/1"] = Field(default="ccfs/batch/1", description="Kind and version of this document.")
+    trials: tuple[int, ...] = Field(description="Numbers of the trials of the batch, in order.")
+    files: dict[str, Digest] = Field(description="SHA-256 of each file of the batch, by its name.")
 
 
 def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:

@@ -8,7 +8,7 @@ from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch, plan
 from ccfs.runs.build import build_event
 from ccfs.runs.events import holds
-from ccfs.runs.provenance import PROVENANCE, changed_events
+from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trace import traces
 
@@ -38,7 +38,7 @@ def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:
     """Raise if an event's code is not the one that the run was made with: it would count other trials."""
-    for event, file in changed_events(protocol, store.read_json(PROVENANCE)):
+    for event, file in changed_events(protocol, read_provenance(store)):
         raise RunError(
             f"{store.root}: the event {event!r} is not the one that the run was made with: {file} was changed since. "
             "Restore it, or run the protocol again in another directory."

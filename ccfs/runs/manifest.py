@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal
+
+from pydantic import Field
 
 from ccfs.files.digests import canonical_json, file_digest, text_digest
+from ccfs.files.documents import Digest, Document, DocumentError
 from ccfs.protocol.model import Protocol
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["MANIFEST", "manifest_faults", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "Manifest", "manifest_faults", "read_manifest", "write_manifest"]
 
 MANIFEST = "manifest.json"
-FORMAT = "ccfs-run-1"
+
+
+class Manifest(Document):
+    """The files of a finished run."""
+
+    format: Literal["ccfs/manifest/1"] = Field(
+        default="ccfs/manifest/1", description="Kind and version of this document."
+    )
+    protocol: Digest = Field(description="Hash of the protocol.")
+    files: dict[str, Digest] = Field(description="SHA-256 of every file of the run but this one, by its name.")
+    digest: Digest = Field(description="SHA-256 of the canonical text of this document without this key.")
 
 
 def write_manifest(store: Store, protocol: Protocol) -> None:
     """Write the manifest of the files that are there now."""
-    content: dict[str, object] = {
-        "format": FORMAT,
-        "protocol": protocol.hash,
-        "files": {name: file_digest(store.path(name)) for name in store.files() if name != MANIFEST},
-    }
-    store.write_json(MANIFEST, {**content, "digest": text_digest(canonical_json(content))})
+    files = {name: file_digest(store.path(name)) for name in store.files() if name != MANIFEST}
+    digest = _digest(protocol.hash, files)
+    store.write(MANIFEST, Manifest(protocol=protocol.hash, files=files, digest=digest).to_bytes())
 
 
 def read_manifest(store: Store) -> dict[str, str]:
     """Return the recorded SHA-256 of every file; refuse a manifest that is not what it says."""
     if not store.exists(MANIFEST):
         raise RunError(f"{MANIFEST}: is missing: the run is not finished. Run the same `ccfs run` command again.")
-    content = store.read_json(MANIFEST)
-    digest = content.pop("digest", None)
-    if content.get("format") != FORMAT:
-        raise RunError(f"{MANIFEST}: has format {content.get('format')!r}; this release reads {FORMAT!r}.")
-    canonical = canonical_json({**content, "digest": digest}).encode() + b"\n"
-    if digest != text_digest(canonical_json(content)) or store.read(MANIFEST) != canonical:
+    try:
+        found = Manifest.from_bytes(store.read(MANIFEST), where=MANIFEST)
+    except DocumentError as error:
+        raise RunError(str(error)) from None
+    if found.digest != _digest(found.protocol, found.files):
         raise RunError(f"{MANIFEST}: was changed after it was written.")
-    files = content.get("files")
-    if not isinstance(files, dict):
-        raise RunError(f"{MANIFEST}: must list the files of the run.")
-    return {str(name): str(value) for name, value in files.items()}
+    return dict(found.files)
+
+
+def _digest(protocol: str, files: dict[str, str]) -> str:
+    return text_digest(canonical_json({"format": Manifest.format_name(), "protocol": protocol, "files": files}))
 
 
 def manifest_faults(store: Store, *, may_be_missing: Collection[str] = ()) -> list[str]:

@@ -8,28 +8,34 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from ccfs.files.code import file_code_digest
 from ccfs.files.digests import file_digest
+from ccfs.files.documents import Digest, Document
 from ccfs.files.imports import closure, files_behind, is_built_in
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.build import part_targets
+from ccfs.runs.store import Store
 
 __all__ = [
     "NOT_HERE",
     "PROVENANCE",
     "TABLES",
+    "Provenance",
     "changed_events",
     "code_tables",
     "differences",
     "own_digest",
     "packages",
     "provenance",
+    "read_provenance",
 ]
 
 PROVENANCE = "provenance.json"
-FORMAT = "ccfs/provenance/1"
 TABLES = ("controllers", "code", "parts", "files", "packages")
 """The tables of the record: a run goes on only where all of them are as they were."""
 
@@ -42,6 +48,27 @@ NOT_HERE = "not here"
 """Stands for the digest of code whose files are not on this machine."""
 
 Targets = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Provenance(Document):
+    """What a run depends on besides its protocol. It names no machine and no folder of ours."""
+
+    format: Literal["ccfs/provenance/1"] = Field(
+        default="ccfs/provenance/1", description="Kind and version of this document."
+    )
+    protocol: Digest = Field(description="Hash of the protocol.")
+    controllers: dict[str, str] = Field(description="Digest of each controller, by its name in the protocol.")
+    code: dict[str, str] = Field(
+        description="Digest of each file behind a part and, under `ccfs`, of our modules that a trial depends on."
+    )
+    parts: dict[str, str] = Field(description="Digest of the code of each part, by its place in the protocol.")
+    files: dict[str, str] = Field(description="SHA-256 of each file that an argument of the protocol names.")
+    packages: dict[str, str] = Field(description="Version of Python and of each package that can change a number.")
+
+
+def read_provenance(store: Store) -> dict[str, object]:
+    """Return the record of a run; refuse another kind or version, or one that was changed."""
+    return store.read_document(Provenance, PROVENANCE).model_dump()
 
 
 def packages() -> dict[str, str]:
@@ -72,7 +99,7 @@ def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, obj
         if digest == NOT_HERE:
             raise ProtocolError(f"`{place}` must name code that stands in a file: nothing else tells if it changed.")
     return {
-        "format": FORMAT,
+        "format": Provenance.format_name(),
         "protocol": protocol.hash,
         "controllers": controllers,
         **tables,

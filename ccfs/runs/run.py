@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ccfs.files.digests import canonical_json, file_digest
 from ccfs.protocol.model import Arm, Protocol
-from ccfs.runs.batches import Batch, plan
+from ccfs.runs.batches import Batch, Journal, plan
 from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, successes
 from ccfs.runs.executors import Engine
 from ccfs.runs.manifest import MANIFEST, write_manifest
 from ccfs.runs.pool import Files, Pool
-from ccfs.runs.provenance import PROVENANCE, TABLES, differences, provenance
+from ccfs.runs.provenance import PROVENANCE, TABLES, Provenance, differences, provenance, read_provenance
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["run"]
@@ -70,13 +70,13 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
             f"Restore {PROVENANCE} to resume, or choose another run directory."
         )
     store.write_json("protocol.json", protocol.model_dump(mode="json"))
-    store.write_json(PROVENANCE, record)
+    store.write(PROVENANCE, Provenance.model_validate(record).to_bytes())
     return record
 
 
 def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
     """Refuse to go on with other code, packages or controllers: a run is made by one of each."""
-    known = store.read_json(PROVENANCE)
+    known = read_provenance(store)
     if known.get("protocol") != record["protocol"]:
         raise RunError(f"{store.path(PROVENANCE)}: belongs to another protocol. Choose another run directory.")
     for key in TABLES:
@@ -169,16 +169,16 @@ def _commit(store: Store, batch: Batch, files: Files) -> None:
     for name, content in zip(batch.files, files, strict=True):
         store.write(name, content)
         digests[name] = hashlib.sha256(content).hexdigest()
-    store.write_json(batch.journal, {"trials": list(batch.trials), "files": digests})
+    store.write(batch.journal, Journal(trials=batch.trials, files=digests).to_bytes())
 
 
 def _is_finished(store: Store, batch: Batch) -> bool:
     """Return whether a batch is journalled; refuse one whose files are not the journalled ones."""
     if not store.exists(batch.journal):
         return False
-    entry = store.read_json(batch.journal)
+    entry = store.read_document(Journal, batch.journal)
     found = {name: file_digest(store.path(name)) if store.exists(name) else None for name in batch.files}
-    if entry != {"trials": list(batch.trials), "files": found}:
+    if (entry.trials, entry.files) != (batch.trials, found):
         absent = [name for name, digest in found.items() if digest is None]
         what = f", of which {absent[0]} is missing" if absent else ""
         raise RunError(

@@ -6,15 +6,19 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from ccfs.certificates.documents import refuse_other_format
 from ccfs.files.atomic import PARTIAL, write_atomically
 from ccfs.files.digests import canonical_json
+from ccfs.files.documents import Document, DocumentError
 from ccfs.files.lock import LOCK, LockedError, locked
 from ccfs.protocol.model import Protocol, parse_protocol
 
 __all__ = ["RunError", "Store"]
 
 _PROTOCOL = "protocol.json"
+Made = TypeVar("Made", bound=Document)
 _FIRST = f"{PARTIAL}{_PROTOCOL}"
 """How the name of the only file begins that a run leaves when it is killed before it has a protocol."""
 
@@ -65,6 +69,13 @@ class Store:
                 "free the space or mend the folder, then run the same command again."
             ) from error
 
+    def read_document(self, model: type[Made], name: str) -> Made:
+        """Return the document in a file; refuse another kind or version, or one that was changed."""
+        try:
+            return model.from_bytes(self.read(name), where=str(self.path(name)))
+        except DocumentError as error:
+            raise RunError(str(error)) from None
+
     def write_json(self, name: str, content: object) -> None:
         """Write a JSON file in the one canonical form."""
         self.write(name, canonical_json(content).encode() + b"\n")
@@ -80,7 +91,12 @@ class Store:
         """Return the protocol that this run belongs to."""
         if not self.is_run:
             raise RunError(f"{self.root}: must be a run directory, but has no protocol.json.")
-        return parse_protocol(self.read_json(_PROTOCOL), where=str(self.path(_PROTOCOL)))
+        content, where = self.read_json(_PROTOCOL), str(self.path(_PROTOCOL))
+        try:
+            refuse_other_format(content.get("format"), Protocol.format_name())
+        except DocumentError as error:
+            raise RunError(f"{where}: {error}") from None
+        return parse_protocol(content, where=where)
 
     @property
     def is_run(self) -> bool:

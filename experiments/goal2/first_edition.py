@@ -31,12 +31,12 @@ _PATHS = MappingProxyType(
         "ccfs.controllers.navigator:NavigatorFallback": "navigator",
         "ccfs.controllers.navigator:BrakeFallback": "brake",
         "ccfs.controllers.navigator:StopFallback": "stop",
-        "ccfs.runtime.components:BoxVerifier": "box",
-        "ccfs.runtime.components:CenterFallback": "center",
-        "ccfs.envs.safety.lidar_box:LidarBox": "lidar-box",
-        "ccfs.attacks.learned:DangerBurstShift": "danger-burst",
-        "ccfs.attacks.learned:critic_greedy": "critic-greedy",
-        "ccfs.attacks.learned:learned": "learned",
+        "ccfs.components:BoxVerifier": "box",
+        "ccfs.components:CenterFallback": "center",
+        "ccfs.envs.lidar_box:LidarBox": "lidar-box",
+        "ccfs.learned_shift:DangerBurstShift": "danger-burst",
+        "ccfs.learned_shift:critic_greedy": "critic-greedy",
+        "ccfs.learned_shift:learned": "learned",
     }
 )
 

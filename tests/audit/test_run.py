@@ -17,7 +17,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.results.certificate import RunCertificate, in_words
 from ccfs.results.certify import certify
 from ccfs.results.verify import refuse_no_file, verify
-from ccfs.runs.batches import plan
+from ccfs.runs.batches import Journal, plan
 from ccfs.runs.build import resolve
 from ccfs.runs.counting import tally
 from ccfs.runs.executors import serial_engine
@@ -123,8 +123,8 @@ def reseal(store):
     for arm in made.arms:
         for attack in (None, *made.attacks):
             for batch in plan(made, arm, attack):
-                entry = {"trials": list(batch.trials), "files": {n: file_digest(store.path(n)) for n in batch.files}}
-                store.write_json(batch.journal, entry)
+                files = {name: file_digest(store.path(name)) for name in batch.files}
+                store.write(batch.journal, Journal(trials=batch.trials, files=files).to_bytes())
     write_manifest(store, made)
 
 
@@ -391,9 +391,7 @@ def test_verify_accepts_the_honest_and_refuses_the_changed(finished, store, tmp_
     with pytest.raises(CertificateError, match="was changed"):
         verify(changed, None)
     document = json.loads(path.read_bytes())
-    claim = json.loads(document["claim"])
-    claim["p_lower"] = 0.99
-    document["claim"] = json.dumps(claim)
+    document["claim"]["p_lower"] = 0.99
     changed.write_text(json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n")
     with pytest.raises(CertificateError, match="p_lower"):
         verify(changed, None)

@@ -16,9 +16,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from ccfs.certificates._documents import decode_float, encode_float
 from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.documents import decode_float, encode_float
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.schedule import ProposalSchedule

@@ -1,0 +1,66 @@
+"""Documents as pydantic models: the one definition of each kind of JSON file, read strictly, written canonically."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ccfs.certificates.documents import DocumentError, read_document
+from ccfs.files.digests import canonical_json
+
+__all__ = ["ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
+
+Made = TypeVar("Made", bound="Document")
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256 in hexadecimal digits."""
+Infinite = float | Literal["infinity"]
+"""A number that may be infinite, which JSON has no number for."""
+
+
+class ChangedDocumentError(DocumentError):
+    """A document that is not what was written."""
+
+
+class Table(BaseModel):
+    """A table of a document: frozen, without unknown keys, without conversions, without NaN and infinity."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+class Document(Table):
+    """A whole document. Every kind has a key `format`, whose default names kind and version."""
+
+    @classmethod
+    def format_name(cls) -> str:
+        """Return kind and version, such as "ccfs/certificate/1"."""
+        return str(cls.model_fields["format"].default)
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content in its one canonical form."""
+        return canonical_json(self.model_dump(mode="json")).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls: type[Made], content: bytes, *, where: str) -> Made:
+        """Read a document; refuse another kind or version, and anything that is not exactly what `to_bytes` writes."""
+        try:
+            read_document(content, cls.format_name())
+        except DocumentError as error:
+            raise DocumentError(f"{where}: {error}") from None
+        try:
+            made = cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key, what = ".".join(str(part) for part in first["loc"]), first["msg"].lower()
+            if first["type"] == "string_pattern_mismatch":
+                what = f"must be written as a name or digest is, got {first['input']!r}"
+            raise DocumentError(f"{where}: is no {cls.format_name()}: `{key}` {what}.") from None
+        if made.to_bytes() != content:
+            raise ChangedDocumentError(f"{where}: was changed after it was written.")
+        return made

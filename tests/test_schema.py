@@ -1,0 +1,243 @@
+"""Every document: one JSON object of a named kind and version, its schema complete, shipped and true of real files."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from toy_protocol import protocol
+from typer.testing import CliRunner
+
+from ccfs.certificates.documents import DocumentError, read_document, refuse_other_format
+from ccfs.cli.main import app
+from ccfs.files.documents import ChangedDocumentError, Document
+from ccfs.images.folder import ImageRun, read_run, write_run
+from ccfs.protocol.model import ProtocolError, parse_protocol
+from ccfs.results.certificate import NotACertificateError, RunCertificate
+from ccfs.results.certify import certify
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.manifest import Manifest
+from ccfs.runs.run import run
+from ccfs.runs.store import RunError, Store
+from ccfs.schema import DOCUMENTS, SHIPPED, model_of, schema, schema_text
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documents")
+    store = run(protocol(folder, trials=8), folder / "run", serial_engine(), where="p")
+    certify(store)
+    return store
+
+
+def printed(*arguments):
+    return json.loads(CliRunner().invoke(app, [str(part) for part in arguments]).stdout)
+
+
+@pytest.fixture(scope="module")
+def documents(finished, tmp_path_factory):
+    """One real document of each kind."""
+    root = finished.root
+    (certificate,) = sorted(root.glob("certificates/steer/one/*.json"))
+    (journal, *_) = sorted(root.glob("batches/**/*.json"))
+    folder = tmp_path_factory.mktemp("images")
+    write_run(folder, ImageRun(dataset="mnist", network="mnist-small-sigma1", sigma=1.0))
+    found = {name: json.loads((root / f"{name}.json").read_bytes()) for name in ("protocol", "provenance", "manifest")}
+    found |= {
+        "certificate": json.loads(certificate.read_bytes()),
+        "trajectory": json.loads(RunCertificate.from_bytes(certificate.read_bytes(), where="").trajectory.to_json()),
+        "batch": json.loads(journal.read_bytes()),
+        "costs": printed("costs", root, "--json"),
+        "table": printed("table", root, "--json"),
+        "audit": printed("audit", root, "--replay", "1", "--json"),
+        "verification": printed("verify", certificate, "--run", root, "--json"),
+        "image-run": json.loads((folder / "run.json").read_text()),
+    }
+    return found
+
+
+def faults(value, part, whole, at="$"):
+    """Yield where a value breaks a schema: a second reading, by the keywords of JSON Schema and not by pydantic."""
+    if "$ref" in part:
+        yield from faults(value, whole["$defs"][part["$ref"].removeprefix("#/$defs/")], whole, at)
+    for key in ("anyOf", "oneOf"):
+        fits = [not list(faults(value, one, whole, at)) for one in part.get(key, ())]
+        if fits and not (sum(fits) == 1 if key == "oneOf" else any(fits)):
+            yield f"{at}: fits {sum(fits)} of {key}"
+    kinds = {
+        "object": isinstance(value, dict),
+        "array": isinstance(value, list),
+        "string": isinstance(value, str),
+        "boolean": isinstance(value, bool),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "number": isinstance(value, (int, float)) and not isinstance(value, bool),
+        "null": value is None,
+    }
+    if "type" in part and not kinds[part["type"]]:
+        yield f"{at}: is no {part['type']}"
+        return
+    if value != part.get("const", value) or value not in part.get("enum", [value]):
+        yield f"{at}: is not the constant"
+    if kinds["number"]:
+        inside = (
+            value >= part.get("minimum", value)
+            and value <= part.get("maximum", value)
+            and ("exclusiveMinimum" not in part or value > part["exclusiveMinimum"])
+            and ("exclusiveMaximum" not in part or value < part["exclusiveMaximum"])
+        )
+        if not inside:
+            yield f"{at}: is out of range"
+    if kinds["string"] and not re.search(part.get("pattern", ""), value):
+        yield f"{at}: does not match"
+    if kinds["array"]:
+        if len(value) < part.get("minItems", 0):
+            yield f"{at}: is too short"
+        for i, item in enumerate(value):
+            yield from faults(item, part.get("items", {}), whole, f"{at}.{i}")
+    if kinds["object"]:
+        known, more = part.get("properties", {}), part.get("additionalProperties", True)
+        yield from (f"{at}: lacks {key}" for key in part.get("required", ()) if key not in value)
+        for key, item in value.items():
+            if key in known or isinstance(more, dict):
+                yield from faults(item, known.get(key, more), whole, f"{at}.{key}")
+            elif more is False:
+                yield f"{at}: has {key}"
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_schema_describes_every_key_of_every_table(kind):
+    whole = schema(kind)
+    missing, pending = [], [(kind, whole)]
+    while pending:
+        at, part = pending.pop()
+        if isinstance(part, dict):
+            if isinstance(part.get("properties"), dict):
+                missing += [at] if not part.get("description") else []
+                missing += [f"{at}.{key}" for key, entry in part["properties"].items() if not entry.get("description")]
+            pending += [(f"{at}.{key}", inner) for key, inner in part.items()]
+        elif isinstance(part, list):
+            pending += [(f"{at}.{i}", inner) for i, inner in enumerate(part)]
+    assert missing == []
+    assert whole["properties"]["format"]["const"] == f"ccfs/{kind}/1"
+    assert kind == "protocol" or set(whole["required"]) == set(whole["properties"])
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_shipped_schema_is_what_the_model_gives(kind):
+    assert (SHIPPED / f"{kind}.json").read_text(encoding="utf-8") == schema_text(kind), "run `make tables`"
+    assert {path.stem for path in SHIPPED.glob("*.json")} == set(DOCUMENTS)
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_real_document_fits_the_shipped_schema_and_a_changed_one_does_not(documents, kind):
+    whole = json.loads((SHIPPED / f"{kind}.json").read_text(encoding="utf-8"))
+    document = documents[kind]
+    assert list(faults(document, whole, whole)) == []
+    assert isinstance(document, dict)
+    assert document["format"] == f"ccfs/{kind}/1"
+    model_of(kind).model_validate_json(json.dumps(document))
+    for broken in ({**document, "more": 1}, {**document, "format": "ccfs/other/1"}, [document]):
+        assert list(faults(broken, whole, whole)) != []
+    for key in whole.get("required", ()):
+        assert list(faults({name: value for name, value in document.items() if name != key}, whole, whole)) != []
+
+
+def test_every_json_file_of_a_run_is_a_document(finished):
+    names = [name for name in finished.files() if name.endswith(".json")]
+    formats = {json.loads(finished.read(name))["format"] for name in names}
+    assert formats == {f"ccfs/{kind}/1" for kind in ("protocol", "provenance", "manifest", "batch", "certificate")}
+
+
+def test_certificate_is_nested_and_no_text_inside_holds_json(documents):
+    assert isinstance(documents["certificate"]["claim"], dict)
+    pending = [documents["certificate"]]
+    while pending:
+        value = pending.pop()
+        assert not (isinstance(value, str) and value.lstrip().startswith(("{", "[")))
+        pending += list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("ccfs/manifest/1", "has the format 'ccfs/manifest/1'; this release reads 'ccfs/certificate/1'"),
+        ("ccfs/certificate/2", "has the format 'ccfs/certificate/2'; this release reads 'ccfs/certificate/1'"),
+        ("ccfs-run-certificate-1", "'ccfs-run-certificate-1' of the first edition; .* Run the protocol again"),
+        (None, "has no `format`; this release reads 'ccfs/certificate/1', and no file of the first edition"),
+        (1, "has the format 1; this release reads"),
+    ],
+)
+def test_reader_refuses_another_kind_or_version_and_names_both(documents, found, words):
+    with pytest.raises(DocumentError, match=words):
+        refuse_other_format(found, "ccfs/certificate/1")
+    content = json.dumps({**documents["certificate"], "format": found}).encode()
+    with pytest.raises(NotACertificateError, match=words):
+        RunCertificate.from_bytes(content, where="c.json")
+
+
+@pytest.mark.parametrize("kind", ["protocol", "provenance", "manifest", "batch"])
+@pytest.mark.parametrize("found", ["ccfs/verification/7", "ccfs-run-1", None])
+def test_run_with_a_file_of_another_kind_or_version_is_refused(finished, tmp_path, kind, found):
+    copy = Store(tmp_path / "run")
+    for name in finished.files():
+        copy.write(name, finished.read(name))
+    name = next(name for name in copy.files() if name == f"{kind}.json" or (kind == "batch" and "batches/" in name))
+    content = copy.read_json(name)
+    copy.write_json(name, {**content, "format": found})
+    if kind == "protocol":
+        with pytest.raises(RunError, match=r"this release reads 'ccfs/protocol/1'"):
+            copy.protocol()
+    result = CliRunner().invoke(app, ["audit", str(copy.root), "--replay", "0"])
+    assert result.exit_code == 1
+    with pytest.raises((RunError, ValueError)):
+        certify(copy)
+
+
+def test_protocol_of_the_first_edition_is_refused_in_one_sentence(documents):
+    with pytest.raises(ProtocolError, match=r"^p: has the format 'ccfs-protocol-1' of the first edition; .* again\.$"):
+        parse_protocol({**documents["protocol"], "format": "ccfs-protocol-1"}, where="p")
+
+
+def test_reader_refuses_what_is_no_object_repeats_a_key_or_was_reordered(finished):
+    content = finished.read("manifest.json")
+    for broken, words in (
+        (b"[]", "must be a JSON object"),
+        (b"{", "must be a JSON document"),
+        (b"\xff", "must be a JSON document"),
+        (b'{"a":' * 5000, "must be a JSON document"),
+        (content[:-2] + b',"digest":"' + b"0" * 64 + b'"}\n', "repeats an entry"),
+    ):
+        with pytest.raises(DocumentError, match=words):
+            Manifest.from_bytes(broken, where="m")
+    with pytest.raises(ChangedDocumentError, match=r"^m: was changed after it was written\.$"):
+        Manifest.from_bytes(json.dumps(json.loads(content)).encode(), where="m")
+    with pytest.raises(DocumentError, match=r"^m: is no ccfs/manifest/1: `digest` must be written as a name or digest"):
+        Manifest.from_bytes(re.sub(rb'"digest":"\w+"', b'"digest":"x"', content), where="m")
+
+
+def test_documents_are_read_back_as_they_were_written(documents):
+    for kind in DOCUMENTS:
+        model = model_of(kind)
+        if issubclass(model, Document) and kind != "protocol":
+            made = model.model_validate_json(json.dumps(documents[kind]))
+            assert model.from_bytes(made.to_bytes(), where=kind) == made
+            assert read_document(made.to_bytes(), model.format_name())
+
+
+def test_image_run_of_another_format_is_refused(tmp_path):
+    write_run(tmp_path, ImageRun(dataset="mnist", network="mnist-small-sigma1", sigma=1.0))
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace("ccfs/image-run/1", "ccfs/image-run/2"))
+    with pytest.raises(ValueError, match=r"has the format 'ccfs/image-run/2'; this release reads 'ccfs/image-run/1'"):
+        read_run(tmp_path)
+
+
+def test_schema_command_prints_lists_and_refuses():
+    runner = CliRunner()
+    assert runner.invoke(app, ["schema"]).stdout.split() == list(DOCUMENTS)
+    for kind in DOCUMENTS:
+        assert runner.invoke(app, ["schema", kind]).stdout == schema_text(kind)
+        assert "| `format` |" in runner.invoke(app, ["schema", kind, "--markdown"]).stdout
+    refused = runner.invoke(app, ["schema", "nonsense"])
+    assert (refused.exit_code, "must be one of protocol, certificate" in refused.stderr) == (2, True)
