@@ -1,0 +1,53 @@
+"""Traces replay on other processors, and the stored measurement says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "machines"
+spec = importlib.util.spec_from_file_location("machines_run", FOLDER / "run.py")
+machines = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(machines)
+SUMMARY = json.loads((FOLDER / "summary.json").read_text(encoding="utf-8"))
+OLD = "numpy without AVX2 and FMA3, OpenBLAS for Nehalem"
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+@pytest.mark.skipif(OLD not in machines.processors(), reason="this processor has neither AVX2 nor FMA3 to leave unused")
+def test_rounded_traces_are_the_same_on_an_older_processor_and_exact_ones_are_not(tmp_path):
+    # Six trajectories, one of each arm of the table, in a child process that imitates an older processor.
+    size = {"trials": 1, "horizon": 12}
+    for resolution, expected in (("2^-20", 6), ("exact", 0)):
+        there = machines.elsewhere(machines.processors()[OLD], resolution=resolution, raw=tmp_path / "raw.npy", **size)
+        found = machines.agreement(there, machines.roll(resolution, **size))
+        assert found == {"chain": expected, "reward": 6, "steps": 6, "outcome": 6}
+
+
+def test_stored_measurement_has_all_rounded_chains_equal_where_only_vector_instructions_differ():
+    assert (SUMMARY["trajectories"], SUMMARY["resolution"]) == (96, "2^-20")
+    found = SUMMARY["agree_with_native"]
+    assert OLD in found
+    for name, processor in found.items():
+        if "GLIBC_TUNABLES" not in processor["variables"]:  # another C library moves the physics itself
+            assert processor["2^-20"]["chain"] == 96, name
+        if name.startswith("numpy without") or "Nehalem" in name:
+            assert processor["exact"]["chain"] == 0, name
+
+
+def test_stored_measurement_finds_ties_far_too_rare_to_meet():
+    for processor in SUMMARY["agree_with_native"].values():
+        observations = processor["2^-20"].get("observations")
+        if observations is not None:
+            assert observations["numbers_within_the_greatest_deviation_of_a_tie"] == 0
+            assert observations["expected_differing_observations_in_a_million"] < 0.01
+
+
+def test_page_says_what_the_measurement_says():
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for name, processor in SUMMARY["agree_with_native"].items():
+        assert f"| {name} | {processor['exact']['chain']} | {processor['2^-20']['chain']} |" in page
