@@ -13,6 +13,8 @@ import typer.main
 from ccfs.certificates.premises import PREMISES
 from ccfs.cli.demo import demo_protocol
 from ccfs.cli.main import app
+from ccfs.files.toml import read_toml
+from ccfs.gallery.shape import EXAMPLE
 from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
@@ -122,3 +124,8 @@ def test_readme_mathematics_and_citation_name_the_same_paper() -> None:
 def test_threat_model_lists_every_premise_of_a_certificate():
     page = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
     assert [f"- {premise}" for premise in PREMISES if f"- {premise}\n" not in page] == []
+
+
+def test_geometry_draws_the_shape_of_the_picture_and_of_the_gallery() -> None:
+    (drawn,) = re.findall(r"^```toml\n(.*?)^```$", text_of("docs/geometry.md"), re.M | re.S)
+    assert read_toml(drawn) == read_toml(EXAMPLE)
