@@ -16,7 +16,6 @@ from flint import arb
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates._tie_costs import forward_cost, ordered_pair, renyi_cost, root
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.filtered import Abstention
 from ccfs.certificates.validated import exact, lower_float, precision
@@ -61,10 +60,10 @@ def cost(order: float, p: float, q: float) -> float:
     """
     level = _order(order)
     with precision(_BITS):
-        pair = ordered_pair(p, q)
+        pair = _ordered_pair(p, q)
         if pair is None:
             return 0.0
-        divergence = renyi_cost(level, *pair)
+        divergence = _renyi_cost(level, *pair)
         return math.inf if divergence is None else _down(divergence)
 
 
@@ -77,8 +76,8 @@ def forward_kl_cost(p: float, q: float) -> float:
     '0.693147'
     """
     with precision(_BITS):
-        pair = ordered_pair(p, q)
-        return 0.0 if pair is None else _down(forward_cost(*pair))
+        pair = _ordered_pair(p, q)
+        return 0.0 if pair is None else _down(_forward_cost(*pair))
 
 
 def renyi_radius(
@@ -115,10 +114,10 @@ def renyi_radius(
     if not levels:
         raise ValueError("`orders` must hold at least one order, got none. `PAPER_ORDERS` is the paper's set.")
     with precision(_BITS):
-        pair = ordered_pair(p, q)
+        pair = _ordered_pair(p, q)
         if pair is None:
             return 0.0
-        return max(_covariance_radius(renyi_cost(level, *pair), level, scale, ratio, reach) for level in levels)
+        return max(_covariance_radius(_renyi_cost(level, *pair), level, scale, ratio, reach) for level in levels)
 
 
 def reverse_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: float, ball: float = math.inf) -> float:
@@ -139,8 +138,8 @@ def forward_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: flo
     """
     scale, ratio, reach = _premise(sigma, covariance_ratio, ball)
     with precision(_BITS):
-        pair = ordered_pair(p, q)
-        return 0.0 if pair is None else _covariance_radius(forward_cost(*pair), 1.0, scale, ratio, reach)
+        pair = _ordered_pair(p, q)
+        return 0.0 if pair is None else _covariance_radius(_forward_cost(*pair), 1.0, scale, ratio, reach)
 
 
 def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
@@ -151,10 +150,10 @@ def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> 
     scale = checks.positive("sigma", sigma)
     width = checks.positive("diameter", diameter)
     with precision(_BITS):
-        pair = ordered_pair(p, q)
+        pair = _ordered_pair(p, q)
         if pair is None:
             return 0.0
-        return _down(2 * exact(scale) ** 2 / exact(width) * root(2 * forward_cost(*pair)))
+        return _down(2 * exact(scale) ** 2 / exact(width) * _root(2 * _forward_cost(*pair)))
 
 
 def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
@@ -166,7 +165,7 @@ def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
     scale = checks.positive("sigma", sigma)
     width = checks.positive("diameter", diameter)
     with precision(_BITS):
-        pair = ordered_pair(p, q)
+        pair = _ordered_pair(p, q)
         if pair is None:
             return 0.0
         top, runner = pair
@@ -353,7 +352,7 @@ def _covariance_radius(divergence: arb | None, order: float, sigma: float, ratio
     reach = _down(exact(ball) / exact(order)) if math.isfinite(ball) else math.inf
     if divergence is None:
         return reach
-    return min(reach, _down(exact(sigma) * root(2 * divergence / (exact(order) * exact(ratio)))))
+    return min(reach, _down(exact(sigma) * _root(2 * divergence / (exact(order) * exact(ratio)))))
 
 
 def _down(ball: arb) -> float:
@@ -372,3 +371,38 @@ def _premise(sigma: float, covariance_ratio: float, ball: float) -> tuple[float,
     if not reach > 0.0:
         raise ValueError(f"`ball` must be positive or infinite, got {reach}.")
     return checks.positive("sigma", sigma), checks.positive("covariance_ratio", covariance_ratio), reach
+
+
+def _ordered_pair(p: float, q: float) -> tuple[arb, arb] | None:
+    """Return (p, min(q, 1 - p)) as balls, or None unless the first certainly exceeds the second."""
+    top = exact(checks.probability("p", p))
+    runner = exact(checks.probability("q", q))
+    if not runner <= 1 - top:
+        runner = 1 - top
+    return (top, runner) if top > runner else None
+
+
+def _renyi_cost(order: float, p: arb, q: arb) -> arb | None:
+    """Enclose C_order(p, q) for an ordered pair; None says infinite, which happens at p = 1 only."""
+    if p == 1:
+        return None
+    if q == 0:
+        mean = arb(0)
+    elif order == 1.0:
+        mean = (p * q).sqrt()
+    else:
+        power = exact(order) - 1
+        mean = q * (2 / (1 + (q / p) ** power)) ** (1 / power)
+    return -(1 - p - q + 2 * mean).log()
+
+
+def _forward_cost(p: arb, q: arb) -> arb:
+    """Enclose J(p, q) for an ordered pair."""
+    total = p + q
+    top = p * (2 * p / total).log()
+    return top + q * (2 * q / total).log() if q > 0 else top
+
+
+def _root(ball: arb) -> arb:
+    """Enclose the square root of a number known to be nonnegative, whose enclosure may reach below zero."""
+    return ball.nonnegative_part().sqrt()

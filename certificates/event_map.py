@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from ccfs.certificates import _boxes, checks
-from ccfs.certificates._event_tools import probit
+from ccfs.certificates._event import probit
 from ccfs.certificates._truncated import log_masses
 from ccfs.certificates.occupancy import BoxUnion
 

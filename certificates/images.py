@@ -7,16 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from ccfs.certificates import checks, conditional, filtered
 from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.rounding import fraction_upper
-from ccfs.certificates.validated import binomial_upper_tail, exact, precision, upper_float
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "DIAGNOSTICS",
@@ -27,25 +22,8 @@ __all__ = [
     "certified_count",
     "covariance_ratio",
     "exceeds",
-    "pair_error_upper",
     "verdict",
 ]
-
-
-def pair_error_upper(winner: int, loser: int) -> float:
-    """Return P(Binomial(winner + loser, 1/2) >= winner), rounded up: the exact one-sided pairwise test.
-
-    Under the null that the winner's mass is at most the loser's, its count given both is binomial with success
-    probability at most 1/2 (paper, appendix on boundary confirmation). No counts at all give 1.
-
-    >>> f"{pair_error_upper(3, 0):.6f}", pair_error_upper(0, 0)
-    ('0.125000', 1.0)
-    """
-    top, other = checks.count("winner", winner), checks.count("loser", loser)
-    if top == 0:
-        return 1.0
-    with precision():
-        return min(upper_float(binomial_upper_tail(top, top + other, exact(0.5))), 1.0)
 
 
 def covariance_ratio(outers: Sequence[float], sigma: float) -> float:

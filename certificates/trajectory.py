@@ -16,12 +16,12 @@ from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import CertificateError, DocumentError, decode_float, encode_float, read_document
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.schedule import ProposalSchedule, kappa, rho_for_multiplier
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
 
 __all__ = [
+    "PREMISES",
     "Bound",
     "CertificateError",
     "TrajectoryCertificate",
@@ -35,6 +35,23 @@ __all__ = [
 
 FORMAT = "ccfs/trajectory/1"
 _DERIVED = ("premises", "budget", "charges")
+
+_FIXED = (
+    "Program, schedule, event, target, delta, the number of claims and the plan of the trials "
+    "were fixed before sampling."
+)
+_CAUSAL = (
+    "Controller, verifier, fallbacks, environment and event are the same with and without shift. "
+    "None of them reads the shift or a random generator that follows it."
+)
+_GAUSSIAN = (
+    "The noise is taken for exact independent Gaussian draws. It was computed by the pseudo-random generator Philox "
+    "and the ziggurat method and rounded to doubles."
+)
+
+# The one list: a premise that is added here stands on every certificate, in the threat model and in the report.
+# Besides these a certificate has the premise of its bound. A changed sentence needs a new version of the format.
+PREMISES = (_FIXED, _CAUSAL, _GAUSSIAN)
 
 
 def mu_certified(p_lower: float, target: float) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from ccfs.certificates.premises import PREMISES
+from ccfs.certificates.trajectory import PREMISES
 from ccfs.cli.demo import demo_protocol
 from ccfs.cli.main import app
 from ccfs.files.toml import read_toml

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower
-from ccfs.certificates.images import LabelCounts, pair_error_upper
+from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, winner_pvalue
+from ccfs.certificates.images import LabelCounts
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
 from ccfs.images.counting import Counter
 from ccfs.images.streams import NoiseStream
@@ -256,7 +256,7 @@ def confirm(
 
 def _winner_error(counts: LabelCounts, winner: int) -> float:
     others = (count for label, count in enumerate(counts.retained) if label != winner)
-    return max(pair_error_upper(counts.retained[winner], count) for count in others)
+    return max(winner_pvalue(counts.retained[winner], count) for count in others)
 
 
 def _substituted_lower(counts: LabelCounts, label: int, sigma: float, delta: float) -> float:

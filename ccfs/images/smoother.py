@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.certificates.binomial import winner_pvalue
 from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
-from ccfs.certificates.images import LabelCounts, pair_error_upper
+from ccfs.certificates.images import LabelCounts
 from ccfs.images.counting import Counter, as_center
 from ccfs.images.filters import Filter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
@@ -90,7 +91,7 @@ class FilteredSmoother:
         (counts,) = self._counts(x, batch_size, index, request)
         winner = top_label(counts.retained)
         runner = max(count for label, count in enumerate(counts.retained) if label != winner)
-        error = 2.0 * pair_error_upper(counts.retained[winner], runner)
+        error = 2.0 * winner_pvalue(counts.retained[winner], runner)
         if not error <= level:
             return Abstention(reason=f"the two most frequent labels cannot be told apart: error {error:.3g}")
         return winner

@@ -12,6 +12,7 @@ import pytest
 from flint import arb, ctx
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from ccfs.certificates.binomial import (
     anytime_lower,
@@ -254,6 +255,12 @@ def test_winner_pvalue_is_just_above_the_exact_tail(winner: int, competitor: int
     tail = upper_tail(winner, winner + competitor, Fraction(1, 2))
     value = Fraction(winner_pvalue(winner, competitor))
     assert tail <= value <= tail * (1 + Fraction(1, 2**50))
+
+
+@pytest.mark.parametrize(("winner", "competitor"), [(5, 1), (60, 40), (1000, 0), (3, 7), (0, 4)])
+def test_winner_pvalue_is_scipys_from_above(winner: int, competitor: int) -> None:
+    oracle = stats.binom.sf(winner - 1, winner + competitor, 0.5)
+    assert oracle * (1 - 1e-12) <= winner_pvalue(winner, competitor) <= oracle * (1 + 1e-9)
 
 
 def test_winner_pvalue_never_rounds_to_zero() -> None:

@@ -20,9 +20,9 @@ from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, coh
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import decode_float, encode_float
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.premises import PREMISES
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import (
+    PREMISES,
     CertificateError,
     TrajectoryCertificate,
     budget,

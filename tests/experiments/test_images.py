@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.certificates.binomial import bonferroni
-from ccfs.certificates.images import pair_error_upper
+from ccfs.certificates.binomial import bonferroni, winner_pvalue
 from ccfs.images import Rule, certified_count, folded, load_shipped, read_counts, verdict
 from ccfs.images.attack import cohort, family_size
 from ccfs.images.dataset import model_digest
@@ -136,7 +135,7 @@ def test_attack_finds_nothing_inside_a_certified_radius(network):
         if item.is_changed:
             assert max(radii.values()) <= item.distance
             for counts, winner in ((item.nominal, item.selected), (item.shifted, item.target)):
-                errors = [pair_error_upper(counts[winner], c) for label, c in enumerate(counts) if label != winner]
+                errors = [winner_pvalue(counts[winner], c) for label, c in enumerate(counts) if label != winner]
                 assert max(errors) <= each
     assert inside_sound_radius(endpoints) == ()
     assert stored["changed_inside_a_sound_radius"] == 0

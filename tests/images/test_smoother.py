@@ -15,7 +15,6 @@ from scipy import stats
 from torch import nn
 
 from ccfs.certificates.filtered import Abstention, JointMassCertificate
-from ccfs.certificates.images import pair_error_upper
 from ccfs.images import (
     Band,
     CallableFilter,
@@ -180,12 +179,6 @@ def test_predict_names_the_winner_and_abstains_at_a_tie():
     assert smoother.predict(image(0.5), 200, 0.001, 64) == 0
     assert smoother.predict(image(-0.5), 200, 0.001, 64) == 1
     assert isinstance(smoother.predict(image(0.0), 200, 0.001, 64), Abstention)
-
-
-@pytest.mark.parametrize(("winner", "loser"), [(5, 1), (60, 40), (1000, 0), (3, 7), (0, 4)])
-def test_pair_error_is_scipys_from_above(winner, loser):
-    oracle = stats.binom.sf(winner - 1, winner + loser, 0.5)
-    assert oracle * (1 - 1e-12) <= pair_error_upper(winner, loser) <= oracle * (1 + 1e-9)
 
 
 def test_training_mode_is_refused():

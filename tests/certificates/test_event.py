@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
 from ccfs.certificates._boxes import is_one_box
-from ccfs.certificates._event_lattice import _convolved
+from ccfs.certificates._event import _convolved
 from ccfs.certificates.occupancy import BoxUnion, EventVerdict
 
 pytestmark = pytest.mark.slow
