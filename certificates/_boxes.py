@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 
 def real_array(name: str, value: ArrayLike) -> Array:
-    """Return `value` as a new float64 array without NaN; refuse bools, strings, objects and complex numbers."""
+    """Return `value` as a new float64 array without NaN. Refuse bools, strings, objects and complex numbers."""
     array = np.asarray(value)
     if array.dtype.kind not in "iuf" or (array.dtype.itemsize > 8 and array.dtype.kind == "f"):
         raise TypeError(f"`{name}` must be an array of real doubles, got dtype {array.dtype}.")
@@ -73,10 +73,10 @@ def checked_labels(labels: Sequence[int] | NDArray[np.int64], boxes: int) -> NDA
 
 
 def is_one_box(lows: Array, highs: Array) -> bool:
-    """Whether disjoint boxes tile one box, which for a finite union of boxes is the same as being convex.
+    """Return whether disjoint boxes tile one box. For a finite union of boxes this is the same as being convex.
 
     Every coordinate is replaced by its rank among the ends of that axis. This keeps the tiling and makes all volumes
-    integers, so that comparing them is exact, with infinite sides too.
+    integers. So their comparison is exact, also with infinite sides.
     """
     total = [0] * len(lows)
     hull = 1

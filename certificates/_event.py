@@ -57,7 +57,7 @@ class EventVerdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventComparison:
-    """A verdict and the bracket of the least slack, in standard deviations; `doubt` is the numerical margin."""
+    """A verdict and a bracket of the least slack, in standard deviations. `doubt` is the numerical margin."""
 
     verdict: EventVerdict
     margin_lower: float
@@ -66,15 +66,22 @@ class EventComparison:
 
     @property
     def margin(self) -> float:
-        """The end of the bracket that decides: the upper one when the comparison fails, else the lower one."""
+        """The end of the bracket that decides: the upper end when the comparison fails, else the lower end."""
         return self.margin_upper if self.verdict is EventVerdict.FAILS else self.margin_lower
 
 
 def compare_events(lows: Array, highs: Array, sigma: float, a: Array, b: Array) -> EventComparison:
-    """Decide the criterion for one ordered pair.
+    """Decide the criterion of Proposition 3 (prop:event-criterion) for one ordered pair of centers.
 
-    Convex unions, and unions that are a fixed box in the moved coordinates, hold by Corollary convex-event. A move
-    along one axis is decided by bisection to about 1e-8; other directions on a lattice (see `_event_lattice`).
+    Convex unions, and unions that are one box in the moved coordinates, hold by Corollary 2 (cor:convex-event). The
+    axis method finds the slack to about 1e-8. The lattice method decides all other directions.
+
+    Args:
+        lows: lower corners, shape [boxes, dim].
+        highs: upper corners.
+        sigma: Gaussian scale.
+        a: the center from which the comparison starts, shape [dim].
+        b: the center to which it goes.
     """
     move = (b - a) / sigma
     active = np.flatnonzero(move)
@@ -84,6 +91,7 @@ def compare_events(lows: Array, highs: Array, sigma: float, a: Array, b: Array) 
     at_a, at_b = (log_masses((lows - c) / sigma, (highs - c) / sigma, width) for c in (a, b))
     totals = logsumexp(at_a.sum(axis=1)), logsumexp(at_b.sum(axis=1))
     rho = float(np.linalg.norm(move))
+    # Log masses carry errors in proportion to their size. The factor leaves room for the sums of them.
     doubt = 256.0 * float(np.finfo(np.float64).eps) * (1.0 + max(abs(float(x)) for x in totals) + rho * rho)
     if active.size == 1:
         axis = int(active[0])
@@ -113,7 +121,7 @@ def _verdict(margins: _Margins, doubt: float, *, convex: bool) -> EventCompariso
 
 
 class _Tail(Enum):
-    """What is known about the slack in unbounded tails; the value is the least slack that it leaves possible."""
+    """What is known about the slack in unbounded tails. The value is the least slack that remains possible."""
 
     BOUNDED = math.inf
     HOLDS = 0.0
@@ -130,15 +138,22 @@ class _Margins:
 
 
 def _axis_margins(start: Array, stop: Array, rest: Array, rho: float, doubt: float) -> _Margins:
-    """Bracket the least slack for intervals [start, stop] of log cross-section mass `rest`; a at 0 and b at rho > 0.
+    """Bracket the least slack on a line, by branch and bound on the exact law of the projection.
 
-    The tangent of T at the left end of a cell, with the likelihood ratio there as its slope, stays below T; where it is
-    above h at both ends of the cell it is above the convex h between them. The same with the complements from the right
-    end. Cells whose bound is not within 1e-8 of the least slack seen are halved.
+    The tangent of T at the left end of a cell has the likelihood ratio there as its slope and stays below T. Where it
+    is above h at both ends of the cell, it is above the convex h between them. The complements give the same from the
+    right end. A cell is halved if its bound is not within 1e-8 of the least slack seen.
 
-    Unbounded tails, where the cross-section g is constant: F_c = k_c Phi with k_c = g / occupancy. The elasticity of h
-    grows with p because the inverse Mills ratio is log-concave, so that h(k p) / h(p) is monotone in p with limit k at
-    0. The criterion holds in the tail if k_b > k_a and it holds at the tail's inner end; if k_b < k_a it fails.
+    In an unbounded tail the cross-section g is constant, so F_c = k_c Phi with k_c = g / occupancy. The inverse Mills
+    ratio is log-concave, so the elasticity of h grows with p, and h(k p) / h(p) is monotone in p with the limit k at 0.
+    If k_b > k_a, the criterion holds in the tail as soon as it holds at the tail's inner end. If k_b < k_a, it fails.
+
+    Args:
+        start: left ends of the intervals, with a at 0 and b at rho.
+        stop: right ends.
+        rest: log mass of the cross-section of each interval.
+        rho: length of the move in sigmas, positive.
+        doubt: numerical margin.
     """
     breaks = np.unique(np.concatenate([start, stop]))
     inner = breaks[np.isfinite(breaks)]
@@ -189,7 +204,7 @@ def _cells(grid: Array, start: Array, stop: Array, rest: Array, rho: float) -> t
 
 
 def _tangent(log_value: Array, log_rise: Array, slack: Array, offset: Array) -> Array:
-    """Return the bound from one end of the cells: the slack there and where the tangent arrives at the other end."""
+    """Return the bound from one end of the cells, by the slack there and the tangent's value at the other end."""
     arrival = np.logaddexp(log_value, np.where(np.isnan(log_rise), -np.inf, log_rise))
     bound = np.minimum(slack, _quantile(arrival) + offset)
     return np.where((arrival <= _LOG_CLOSE_TO_ONE) & ~np.isnan(bound), bound, -np.inf)
@@ -207,7 +222,27 @@ class _Law:
 
 
 def _lattice_margins(lows: Array, highs: Array, move: Array, at_a: Array, at_b: Array) -> _Margins:
-    """Bracket the least slack; bounds relative to a and in units of sigma, `at_a` and `at_b` log masses per axis."""
+    """Bracket the least slack for a move in any direction, by laws of the projection on a lattice.
+
+    In every box the projection X is a sum of independent truncated normals. Each is rounded down to a lattice of
+    spacing h. The sum S of the m rounded terms has S <= X <= S + m h, and its law under either center is a convolution.
+
+    - The events {S <= x} are real events with computed masses. A violation among them is a violation.
+    - The likelihood ratio increases with X, so it is at least its value at S. Neyman-Pearson with that smaller ratio
+      bounds T from below by a polygon, at a relative price of exp(-rho m h).
+
+    The price in slack is about rho m h, where h is the length of the projected set over 32768. Convolution by FFT has
+    an absolute error below 1e-11 of the greatest entry. So it is done for several exponential tilts of the same laws.
+    Each tilt shows another part of the tails at full size, and every entry keeps its best enclosure. Sides of the set
+    farther than 20 sigma are treated as unbounded.
+
+    Args:
+        lows: lower corners relative to a, in sigmas, shape [boxes, dim].
+        highs: upper corners.
+        move: b - a in sigmas.
+        at_a: log masses per box and axis under the center a.
+        at_b: the same under b.
+    """
     rho = float(np.linalg.norm(move))
     active = np.flatnonzero(move)
     starts, stops = _windows(lows, highs, move)
@@ -234,7 +269,7 @@ def _lattice_margins(lows: Array, highs: Array, move: Array, at_a: Array, at_b: 
 def _projected_laws(
     starts: Array, stops: Array, move: Array, at_a: Array, at_b: Array
 ) -> tuple[float, int, _Law, _Law]:
-    """Return lattice spacing, first index and the laws of the rounded projection under both centers."""
+    """Return the spacing of the lattice, the first index, and the laws of the rounded projection at a and at b."""
     slope = move / np.linalg.norm(move)
     begin, end = np.minimum(starts * slope, stops * slope), np.maximum(starts * slope, stops * slope)
     step = float((end.sum(axis=1).max() - begin.sum(axis=1).min()) / _STEPS)
@@ -258,7 +293,7 @@ def _projected_laws(
 
 
 def _windows(lows: Array, highs: Array, move: Array) -> tuple[Array, Array]:
-    """Return what is left of the intervals after dropping what neither center can reach."""
+    """Return the parts of the intervals that at least one of the centers can reach."""
     starts, stops = [], []
     for center in (0.0, move):
         beyond, before = np.maximum(center - highs, 0.0), np.maximum(lows - center, 0.0)
@@ -307,12 +342,12 @@ class _TailLaw:
 
 
 def _tail_law(lows: Array, highs: Array, move: Array, at_from: Array, at_to: Array) -> _TailLaw:
-    """Bound T near 0 by what every box does; bounds relative to the center moved from.
+    """Bound T near 0 by what every box does, with bounds relative to the center from which the move starts.
 
-    In one box split the moved axes into those unbounded against the move and the others. On the former, a convex
-    product, sections obey the comparison with their part of the move (Corollary convex-event); on the latter the
-    likelihood ratio is at least its value at a finite corner. Jensen's inequality for the convex h averages both
-    sections and boxes.
+    In each box, split the moved axes into those that are unbounded against the move and the others. The former span a
+    convex product, so its sections obey the comparison with their part of the move (Corollary 2, cor:convex-event). On
+    the latter the likelihood ratio is at least its value at a finite corner. Jensen's inequality for the convex h then
+    averages over sections and boxes.
     """
     active = move != 0.0
     against = np.where(move > 0.0, lows, highs)
@@ -330,7 +365,7 @@ def _tail_law(lows: Array, highs: Array, move: Array, at_from: Array, at_to: Arr
 def _half_margin(law: _Law, ratio: Array, count: int, rho: float, tail: _TailLaw) -> float:
     """Return a lower bound on the slack for events up to point `count` of `law`, which starts at an end of the set.
 
-    Below some point the tail law is used: h(p) / h_reach(p) grows with p, so that one check covers all smaller p.
+    Below some point the tail law is used. There h(p) / h_reach(p) grows with p, so one check covers all smaller p.
     """
     below = np.logaddexp(np.logaddexp.accumulate(law.upper)[:count], _LOG_MISSING)
     above = np.append(np.logaddexp.accumulate(law.lower[::-1])[::-1][1:], -np.inf)[:count]
@@ -344,7 +379,7 @@ def _half_margin(law: _Law, ratio: Array, count: int, rho: float, tail: _TailLaw
 
 
 def _least_slack(law_a: _Law, law_b: _Law, rho: float) -> float:
-    """Return the least slack at the events {S <= x}, taken at the ends of the enclosures that favour the criterion."""
+    """Return the least slack at the events {S <= x}, at the ends of the enclosures that favour the criterion."""
     below_b = np.logaddexp(np.logaddexp.accumulate(law_b.upper)[:-1], _LOG_MISSING)
     below_a = np.logaddexp.accumulate(law_a.lower)[:-1]
     above_b = np.logaddexp.accumulate(law_b.lower[::-1])[::-1][1:]
@@ -357,7 +392,7 @@ def _least_slack(law_a: _Law, law_b: _Law, rho: float) -> float:
 
 
 def _cumulative(cells: Array) -> tuple[Array, Array]:
-    """Return log mass below and above each of the points that bound the cells, given their log masses."""
+    """Return the log mass below and above each end of a cell, from the log masses of the cells."""
     nothing = np.array([-np.inf])
     below = np.concatenate([nothing, np.logaddexp.accumulate(cells)])
     above = np.concatenate([np.logaddexp.accumulate(cells[::-1])[::-1], nothing])
@@ -365,7 +400,7 @@ def _cumulative(cells: Array) -> tuple[Array, Array]:
 
 
 def probit(below: Array, above: Array) -> Array:
-    """Return the normal quantile of a probability given as its log and the log of its complement."""
+    """Return the normal quantile of a probability, from its log and the log of its complement."""
     return np.where(below < above, _quantile(np.minimum(below, above)), -_quantile(np.minimum(below, above)))
 
 

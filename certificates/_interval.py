@@ -1,4 +1,4 @@
-"""Closed intervals with exact fractions as endpoints: arithmetic that is never wrong, rounding that only widens."""
+"""Closed intervals with exact fractions as endpoints. Arithmetic is exact, and rounding only widens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Exact = int | Fraction
 
 
 def fraction(name: str, value: object) -> Fraction:
-    """Return an int or a Fraction as a Fraction; refuse everything else, floats first of all."""
+    """Return an int or a Fraction as a Fraction. Refuse everything else, in particular floats."""
     if isinstance(value, bool) or not isinstance(value, (int, Fraction)):
         raise TypeError(
             f"`{name}` must be an int or a Fraction, got {value!r} of type {type(value).__name__}. "
@@ -26,7 +26,7 @@ def magnitude(value: Fraction) -> int:
 
 
 def scaled_floor(value: Fraction, shift: int) -> int:
-    """Return the greatest integer at most value * 2**shift; `shift` may be negative."""
+    """Return the greatest integer at most value * 2**shift, where `shift` may be negative."""
     if shift >= 0:
         return (value.numerator << shift) // value.denominator
     return value.numerator // (value.denominator << -shift)
@@ -47,7 +47,7 @@ class Interval:
     """The closed set [lower, upper] of real numbers, with exact endpoints.
 
     The result of an operation contains the result for every choice of real numbers inside the operands, because each
-    endpoint is computed exactly. An int or a Fraction stands for the interval that holds it alone.
+    endpoint is computed exactly. An int or a Fraction stands for the interval of this one number.
 
     >>> print(Interval(lower=Fraction(1, 3), upper=Fraction(1, 2)) * -2)
     [-1, -2/3]
@@ -65,7 +65,7 @@ class Interval:
 
     @classmethod
     def of(cls, value: Interval | Exact) -> Interval:
-        """Return an interval unchanged, and an exact number as the interval that holds it alone."""
+        """Return an interval unchanged, and an exact number as the interval of this one number."""
         if isinstance(value, Interval):
             return value
         number = fraction("value", value)
@@ -82,7 +82,7 @@ class Interval:
         return (self.lower + self.upper) / 2
 
     def contains(self, other: Interval | Exact) -> bool:
-        """Say whether every point of `other` lies in this interval."""
+        """Say whether every point of `other` is in this interval."""
         inner = Interval.of(other)
         return self.lower <= inner.lower and inner.upper <= self.upper
 
@@ -95,7 +95,7 @@ class Interval:
         return self.upper < Interval.of(other).lower
 
     def intersection(self, other: Interval) -> Interval:
-        """Return the common points; two enclosures of one number always have some."""
+        """Return the common points. Two enclosures of one number always have some."""
         return Interval(lower=max(self.lower, other.lower), upper=min(self.upper, other.upper))
 
     def __neg__(self) -> Interval:
@@ -115,6 +115,7 @@ class Interval:
 
     def __mul__(self, other: Interval | Exact) -> Interval:
         right = Interval.of(other)
+        # The extremes of a bilinear function on a rectangle are at its corners.
         products = [x * y for x in (self.lower, self.upper) for y in (right.lower, right.upper)]
         return Interval(lower=min(products), upper=max(products))
 
@@ -130,7 +131,7 @@ class Interval:
         return Interval.of(other) / self
 
     def squared(self) -> Interval:
-        """Return the squares of the points: tighter than the product with itself when zero lies inside."""
+        """Return the squares of the points. With zero inside, this is tighter than the product with itself."""
         ends = sorted((self.lower * self.lower, self.upper * self.upper))
         return Interval(lower=Fraction(0) if self.contains(0) else ends[0], upper=ends[1])
 

@@ -1,4 +1,4 @@
-"""One-dimensional normal laws conditioned on intervals: log mass, mean, variance and KL without cancellation."""
+"""Normal laws on a line, conditioned on intervals: log mass, mean, variance and KL without cancellation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Intervals", "Moments", "divergence", "excess_exponential", "log_mass
 
 Array = NDArray[np.float64]
 
-# Mass beyond exp(-45) of the peak cannot change a double; 64 nodes integrate what is left to 2e-14 (measured against
-# 40-digit arithmetic for offsets from 0 to 1e6 and widths from 1e-8 to infinity).
+# Mass beyond exp(-45) of the peak cannot change a double. 64 nodes integrate the rest to 2e-14, measured against
+# 40-digit arithmetic for offsets from 0 to 1e6 and widths from 1e-8 to infinity.
 _DROP = 45.0
 _REACH = math.sqrt(2.0 * _DROP)
 _TILT = 20.0
@@ -31,8 +31,8 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 class Intervals:
     """Intervals seen from a center, in units of sigma, reflected so that the near end comes first.
 
-    Positions s are measured from the near end when the center is outside (then `tilt` is its distance and the density
-    is exp(-tilt s - s^2 / 2)), from the center itself when it is inside (`tilt` 0).
+    If the center is outside, positions s are measured from the near end. Then `tilt` is the distance of the center, and
+    the density is exp(-tilt s - s^2 / 2). If the center is inside, s is measured from it and `tilt` is 0.
     """
 
     tilt: Array
@@ -59,7 +59,8 @@ class Moments:
 def orient(start: Array, stop: Array, width: Array) -> Intervals:
     """Describe intervals by both ends relative to the center, in units of sigma.
 
-    `width` is passed apart from the ends: for a thin interval far away their difference has no correct digit left.
+    `width` is an argument of its own, because for a thin interval far away the difference of the ends has no correct
+    digit left.
     """
     with np.errstate(invalid="ignore"):
         free = np.isneginf(start) & np.isposinf(stop)
@@ -76,7 +77,7 @@ def log_masses(start: Array, stop: Array, width: Array) -> Array:
 
 
 def moments(law: Intervals) -> Moments:
-    """Return log integral, mean and variance by positive quadrature, relative error about 2e-14."""
+    """Return log integral, mean and variance by quadrature of positive terms, with a relative error of about 2e-14."""
     window_begin = np.maximum(law.begin, -_REACH)
     window_end = np.minimum(law.end, reach(law.tilt))
     log_integral, mean, variance = _chunked(_moments_chunk, 3, law.tilt, window_begin, window_end)
@@ -91,11 +92,11 @@ def moments(law: Intervals) -> Moments:
 
 
 def divergence(law: Intervals, at: Moments, move: Array) -> Array:
-    """Return KL(law at the center || law at the center moved by `move` sigma), nonnegative without cancellation.
+    """Return KL(law at the center || law at the center moved by `move` sigma), nonnegative and without cancellation.
 
-    With y = move (s - E s) it is log E exp(y) = log(1 + E[exp(y) - 1 - y]): a sum of nonnegative terms on the nodes
-    of the law itself while both laws live on one window. Moves that carry the law elsewhere use log integrals anchored
-    at the near end, where the answer is no longer small against its terms.
+    With y = move (s - E s) it is log E exp(y) = log(1 + E[exp(y) - 1 - y]). While one window covers both laws, this is
+    a sum of nonnegative terms on the nodes of the law itself. Larger moves use log integrals that are anchored at the
+    near end. Their difference is then no longer small against its terms.
     """
     toward = move * law.sign
     tilt = law.tilt - toward
@@ -159,7 +160,7 @@ def _nodes(rule: tuple[Array, Array], tilt: Array, begin: Array, end: Array) -> 
 
 
 def _chunked(function: Callable[..., tuple[Array, ...]], results: int, *arguments: Array) -> list[Array]:
-    """Apply `function` to (tilt, begin, end, [move]) piece by piece, so that the nodes of a piece fit in the cache."""
+    """Apply `function` to (tilt, begin, end, [move]) in pieces, so that the nodes of a piece fit in the cache."""
     shape = arguments[0].shape
     flat = [np.ravel(argument) for argument in arguments]
     span = flat[2] - flat[1]

@@ -1,4 +1,4 @@
-"""The rules that turn successes and trials into a lower bound, each with the sampling premise it needs, in words."""
+"""The rules that turn successes and trials into a lower bound, and the sampling premise of each in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Bound"]
 
 
 class Bound(Enum):
-    """A rule that turns successes and trials into a lower bound, with the sampling premise it needs."""
+    """A rule that turns successes and trials into a lower bound, with the sampling premise that it needs."""
 
     HOEFFDING = "hoeffding"
     COHORT = "cohort"
@@ -19,11 +19,11 @@ class Bound(Enum):
 
     @property
     def premise(self) -> str:
-        """What the caller must have done when sampling, in words for the certificate."""
+        """How the trials must have been sampled, in words for the certificate."""
         return _PREMISES[self]
 
     def lower(self, successes: int, trials: int, *, delta: float) -> float:
-        """Return the lower confidence bound of this rule."""
+        """Return the lower confidence bound of this rule, rounded down."""
         return _RULES[self](successes, trials, delta=delta)
 
 
@@ -33,6 +33,7 @@ _RULES = {
     Bound.CLOPPER_PEARSON: clopper_pearson_lower,
     Bound.ANYTIME: anytime_lower,
 }
+# These sentences stand on certificates. A changed sentence needs a new version of the format.
 _COHORT_PREMISE = (
     "One independent nominal trajectory for each member of a cohort of initial states fixed before sampling. "
     "The probability is the cohort's average; no claim is made about other initial states."

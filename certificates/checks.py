@@ -1,4 +1,4 @@
-"""Argument checks shared by every package: acceptance written out and negated, so that NaN is refused."""
+"""Argument checks for all packages. Each negates the condition that it accepts, so that NaN is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["count", "counts", "delta", "finite", "nonnegative", "open_unit", "po
 
 
 def real(name: str, value: object) -> float:
-    """Return `value` as a float that may be infinite but not NaN; refuse bools, strings, arrays and None."""
+    """Return `value` as a float that may be infinite but not NaN. Refuse bools, strings, arrays and None."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.floating, np.integer)):
         raise TypeError(f"`{name}` must be a real number, got {value!r} of type {type(value).__name__}.")
     try:
@@ -22,6 +22,7 @@ def real(name: str, value: object) -> float:
         raise ValueError(f"`{name}` must be within the range of a double, got a larger number.") from None
     if math.isnan(number):
         raise ValueError(f"`{name}` must be a number, got nan. Check the computation that produced it.")
+    # A large int or a Fraction would be rounded, and the certificate would be about another number.
     if math.isfinite(number) and number != value:
         raise ValueError(f"`{name}` must be exactly representable as a double, got {value!r}. Pass a float.")
     return number
@@ -44,7 +45,7 @@ def positive(name: str, value: object) -> float:
 
 
 def nonnegative(name: str, value: object) -> float:
-    """Return `value` as a finite float at least zero."""
+    """Return `value` as a finite float that is at least zero."""
     number = finite(name, value)
     if not number >= 0.0:
         raise ValueError(f"`{name}` must be at least 0, got {number}.")
@@ -78,7 +79,7 @@ def delta(value: object) -> float:
 
 
 def count(name: str, value: object, *, minimum: int = 0) -> int:
-    """Return `value` as an int at least `minimum`; refuse bools, arrays, tensors and floats, even whole ones."""
+    """Return `value` as an int of at least `minimum`. Refuse bools, arrays, tensors and floats, whole ones too."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"`{name}` must be an integer, got {value!r} of type {type(value).__name__}.")
     number = int(value)
@@ -99,7 +100,7 @@ def tally(successes: object, trials: object) -> tuple[int, int]:
 def counts(name: str, values: Sequence[int] | NDArray[np.int64], *, minimum_length: int = 2) -> tuple[int, ...]:
     """Return label counts as a tuple of nonnegative ints with at least `minimum_length` labels.
 
-    A mapping from label to count is refused: iterating it would give its keys.
+    A mapping from label to count is refused, because its iteration would give the labels.
     """
     is_sequence = isinstance(values, (Sequence, np.ndarray)) and not isinstance(values, (str, bytes, bytearray))
     if not is_sequence:

@@ -1,7 +1,8 @@
 """Certificates from conditional label probabilities where a covariance or diameter bound on the retained law is proved.
 
-All functions take `p`, a lower bound on the selected label's conditional probability, and `q`, an upper bound on every
-competitor's; since these probabilities add up to at most 1, `q` is capped at 1 - p. They return 0 unless p > q.
+All functions take `p`, a lower bound on the selected label's conditional probability, and `q`, an upper bound on that
+of every competitor. The two probabilities add up to at most 1, so `q` is capped at 1 - p. The functions return 0 unless
+p > q.
 """
 
 from __future__ import annotations
@@ -39,24 +40,36 @@ __all__ = [
     "reverse_kl_radius",
 ]
 
+# The orders of the paper's conditional divergence reanalysis.
 PAPER_ORDERS: tuple[float, ...] = (1.0, *(1 + k / 20 for k in range(1, 81)), 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+# The costs subtract numbers that nearly agree when p is close to q, hence more bits than elsewhere.
 _BITS = 192
 
 
 def cost(order: float, p: float, q: float) -> float:
-    """Return the least reverse Renyi divergence that permits a tie, C_order(p, q), rounded down.
+    """Return the least reverse Renyi divergence that permits a tie, C_order(p, q) of Proposition 9.
 
-    -log(1 - p - q + 2 M(p, q)) with M the power mean of exponent 1 - order; the geometric mean at order 1 (paper,
-    before Proposition 9 (prop:diameter-radii); Li et al., 2019, Lemma 1). Zero probabilities take the continuous limit,
-    so q = 0 gives -log(1 - p). It grows with p and falls with q, so confidence bounds may stand in.
+    It is -log(1 - p - q + 2 M(p, q)), with M the power mean of exponent 1 - order, and the geometric mean at order 1.
+    Zero probabilities take the continuous limit, so q = 0 gives -log(1 - p). The cost grows with p and falls with q, so
+    confidence bounds may take the place of the probabilities.
 
     Args:
-        order: Renyi order, at least 1.
+        order: Renyi order, alpha in the paper, at least 1.
         p: lower bound on the selected conditional probability.
         q: upper bound on the competitors', capped at 1 - p.
 
+    Returns:
+        The divergence, rounded down. It is infinite at p = 1.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: the order is below 1, or a probability is outside of [0, 1].
+
     >>> cost(1.0, 0.5, 0.5), cost(2.0, 1.0, 0.0)
     (0.0, inf)
+
+    References:
+        Li et al. (2019), "Certified adversarial robustness with additive noise", Lemma 1.
     """
     level = _order(order)
     with precision(_BITS):
@@ -70,7 +83,9 @@ def cost(order: float, p: float, q: float) -> float:
 def forward_kl_cost(p: float, q: float) -> float:
     """Return the least forward KL divergence that permits a tie, J(p, q), rounded down.
 
-    p log(2 p / (p + q)) + q log(2 q / (p + q)), at most log 2 (paper, after Proposition 9 (prop:diameter-radii)).
+    It is p log(2 p / (p + q)) + q log(2 q / (p + q)), at most log 2 (paper, after Proposition 9, prop:diameter-radii).
+
+    Args and Raises: as `cost`, without the order.
 
     >>> f"{forward_kl_cost(1.0, 0.0):.6f}"
     '0.693147'
@@ -89,11 +104,11 @@ def renyi_radius(
     ball: float = math.inf,
     orders: Iterable[float] = PAPER_ORDERS,
 ) -> float:
-    """Return the conditional Renyi radius, the best over a finite set of orders, rounded down.
+    """Return the conditional Renyi radius, the best over a finite set of orders.
 
-    Proposition 9 (prop:diameter-radii): max over orders of min(ball / order, sigma sqrt(2 C_order(p, q) / (order
-    Lambda))). The conditional decision is constant in the open ball of this radius. Choosing the order needs no
-    further confidence.
+    Proposition 9 (prop:diameter-radii): the conditional decision is constant in the open ball whose radius is the
+    maximum over orders of min(ball / order, sigma sqrt(2 C_order(p, q) / (order Lambda))). All orders use the same two
+    bounds, so choosing the best one spends no further delta.
 
     Assumes: at EVERY center closer than `ball`, the largest eigenvalue of the retained law's covariance is at most
     covariance_ratio * sigma^2, by proof. The covariance at the anchor, or an estimate, does not suffice.
@@ -102,9 +117,16 @@ def renyi_radius(
         p: lower bound on the selected conditional probability.
         q: upper bound on the competitors'.
         sigma: proposal scale, in the units of the radius.
-        covariance_ratio: Lambda.
-        ball: R, how far from the anchor the covariance bound is proved; infinite for a global proof.
-        orders: Renyi orders to try, each at least 1.
+        covariance_ratio: Lambda in the paper.
+        ball: R in the paper, how far from the anchor the covariance bound is proved. Infinite for a global proof.
+        orders: Renyi orders to try, alpha in the paper, each at least 1.
+
+    Returns:
+        The radius, rounded down. It is 0 unless p > q.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is out of range, or there is no order.
 
     >>> renyi_radius(0.99, 0.005, sigma=0.25, covariance_ratio=1.0) > 0.3
     True
@@ -121,9 +143,9 @@ def renyi_radius(
 
 
 def reverse_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: float, ball: float = math.inf) -> float:
-    """Return the order-one case of `renyi_radius`, rounded down; never smaller than `forward_kl_radius`.
+    """Return the order-one case of `renyi_radius`, rounded down. It is never smaller than `forward_kl_radius`.
 
-    Assumes and Args: as `renyi_radius`.
+    Assumes, Args, Raises: as `renyi_radius`.
     """
     return renyi_radius(p, q, sigma=sigma, covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
 
@@ -131,7 +153,9 @@ def reverse_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: flo
 def forward_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: float, ball: float = math.inf) -> float:
     """Return the forward-KL radius min(ball, sigma sqrt(2 J(p, q) / Lambda)), rounded down.
 
-    At most sigma sqrt(2 log 2 / Lambda), whatever the probabilities. Assumes and Args: as `renyi_radius`.
+    It is at most sigma sqrt(2 log 2 / Lambda), whatever the probabilities (paper, after Proposition 9).
+
+    Assumes, Args, Raises: as `renyi_radius`.
 
     >>> f"{forward_kl_radius(1.0, 0.0, sigma=0.25, covariance_ratio=1.0):.5f}"
     '0.29435'
@@ -145,7 +169,19 @@ def forward_kl_radius(p: float, q: float, *, sigma: float, covariance_ratio: flo
 def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
     """Return (2 sigma^2 / D) sqrt(2 J(p, q)), rounded down: the forward-KL radius of a retained set of diameter D.
 
-    Paper, eq:diameter-radii. Assumes: no two retained points are farther apart than `diameter`.
+    This is the first radius of eq:diameter-radii. A set of diameter D has a covariance of at most D^2 / 4 (Popoviciu).
+
+    Assumes: no two retained points are farther apart than `diameter`.
+
+    Args:
+        p: lower bound on the selected conditional probability.
+        q: upper bound on the competitors'.
+        sigma: proposal scale, in the units of the radius.
+        diameter: D in the paper, in the same units.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is out of range.
     """
     scale = checks.positive("sigma", sigma)
     width = checks.positive("diameter", diameter)
@@ -157,10 +193,12 @@ def diameter_kl_radius(p: float, q: float, *, sigma: float, diameter: float) -> 
 
 
 def odds_radius(p: float, q: float, *, sigma: float, diameter: float) -> float:
-    """Return (sigma^2 / D) log(p / q), rounded down; infinite when q = 0.
+    """Return (sigma^2 / D) log(p / q), rounded down. It is infinite when q = 0.
 
-    Paper, eq:diameter-radii: the log likelihood ratio of two centers at distance d varies by at most D d / sigma^2 over
-    the retained set. Assumes: as `diameter_kl_radius`.
+    This is the second radius of eq:diameter-radii. Over the retained set the log likelihood ratio of two centers at
+    distance d varies by at most D d / sigma^2.
+
+    Assumes, Args, Raises: as `diameter_kl_radius`.
     """
     scale = checks.positive("sigma", sigma)
     width = checks.positive("diameter", diameter)
@@ -192,10 +230,12 @@ class DiameterPremise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionalCertificate:
-    """The filtered decision is `label` at every center closer than `radius`, with the stated error.
+    """The filtered decision is `label` at every center closer than `radius`, except with probability delta.
 
-    `lower` bounds the conditional probability of `label` from below, `upper` every competitor's from above, among
-    retained proposals, simultaneously with probability at least 1 - delta. Assumes: `premise`.
+    `lower` bounds the conditional probability of `label` among retained proposals from below, and `upper` that of every
+    competitor from above. Both hold together with probability at least 1 - delta.
+
+    Assumes: `premise`.
     """
 
     label: int
@@ -224,21 +264,29 @@ def renyi_counts(
     ball: float = math.inf,
     orders: Iterable[float] = PAPER_ORDERS,
 ) -> ConditionalCertificate | Abstention:
-    """Certify the selected label from retained label counts by `renyi_radius`; abstain when nothing was retained.
+    """Certify the selected label from retained label counts by `renyi_radius`.
 
     Half of `delta` bounds the selected conditional probability from below, the other half all competitors' from above.
 
-    Assumes: the covariance premise of `renyi_radius`; given how many proposals were retained, their labels are
-    independent draws (so the number of proposals was fixed in advance); `selected` was chosen on other proposals.
+    Assumes: the covariance premise of `renyi_radius`. The number of proposals was fixed in advance, so that the labels
+    of the retained ones are independent draws. `selected` was chosen on other proposals.
 
     Args:
         counts: retained proposals per label, at least two labels.
-        selected: label to certify.
-        sigma: proposal scale.
-        covariance_ratio: Lambda.
+        selected: label to certify, A in the paper.
+        sigma: proposal scale, in the units of the radius.
+        covariance_ratio: Lambda in the paper.
         delta: failure probability.
         ball: R, as in `renyi_radius`.
         orders: Renyi orders to try.
+
+    Returns:
+        The certificate, with its radius rounded down. An abstention if nothing was retained, or if the bounds do not
+        separate the labels.
+
+    Raises:
+        TypeError: a count is not an integer.
+        ValueError: an argument is out of range.
     """
     premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=tuple(orders))
     return _from_counts(counts, selected, sigma, delta, "renyi", premise, _renyi)
@@ -253,7 +301,7 @@ def reverse_kl_counts(
     delta: float,
     ball: float = math.inf,
 ) -> ConditionalCertificate | Abstention:
-    """Certify from retained label counts by `reverse_kl_radius`. Assumes and Args: as `renyi_counts`."""
+    """Certify from retained label counts by `reverse_kl_radius`. Assumes, Args, Returns: as `renyi_counts`."""
     premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
     return _from_counts(counts, selected, sigma, delta, "reverse-kl", premise, _renyi)
 
@@ -267,7 +315,7 @@ def forward_kl_counts(
     delta: float,
     ball: float = math.inf,
 ) -> ConditionalCertificate | Abstention:
-    """Certify from retained label counts by `forward_kl_radius`. Assumes and Args: as `renyi_counts`."""
+    """Certify from retained label counts by `forward_kl_radius`. Assumes, Args, Returns: as `renyi_counts`."""
     premise = CovariancePremise(covariance_ratio=covariance_ratio, ball=ball, orders=(1.0,))
     return _from_counts(counts, selected, sigma, delta, "forward-kl", premise, _forward_kl)
 
@@ -324,7 +372,7 @@ def _from_counts(
     half, each = bonferroni(delta, 2), bonferroni(delta, 2 * (len(tallies) - 1))
     retained = sum(tallies)
     if retained == 0:
-        radius(0.0, 1.0, sigma, premise)  # a wrong premise is refused whether or not anything was retained
+        radius(0.0, 1.0, sigma, premise)  # to refuse a wrong premise here too
         return Abstention(reason="no proposal was retained, so nothing is known about the conditional labels")
     lower = clopper_pearson_lower(tallies[label], retained, delta=half)
     strongest = max(count for other, count in enumerate(tallies) if other != label)
@@ -383,7 +431,7 @@ def _ordered_pair(p: float, q: float) -> tuple[arb, arb] | None:
 
 
 def _renyi_cost(order: float, p: arb, q: arb) -> arb | None:
-    """Enclose C_order(p, q) for an ordered pair; None says infinite, which happens at p = 1 only."""
+    """Enclose C_order(p, q) for an ordered pair. None says infinite, which happens at p = 1 only."""
     if p == 1:
         return None
     if q == 0:
@@ -392,6 +440,7 @@ def _renyi_cost(order: float, p: arb, q: arb) -> arb | None:
         mean = (p * q).sqrt()
     else:
         power = exact(order) - 1
+        # The power mean of exponent 1 - order, written so that no power of a small q becomes huge.
         mean = q * (2 / (1 + (q / p) ** power)) ** (1 / power)
     return -(1 - p - q + 2 * mean).log()
 

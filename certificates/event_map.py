@@ -1,4 +1,4 @@
-"""Where the event comparison fails, over many centers at once: the ordered-pair criterion sampled for axis moves."""
+"""Where the event comparison fails: the ordered-pair criterion, sampled at many centers for moves along one axis."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from ccfs.certificates.occupancy import BoxUnion
 __all__ = ["axis_event_slack"]
 
 Array = NDArray[np.float64]
-_REACH = 8.0
+_REACH = 8.0  # sigmas past the outermost box or center, where a Gaussian has less than 1e-15 left
 
 
 def axis_event_slack(boxes: BoxUnion, centers: ArrayLike, *, axis: int, step: float, spacing: float = 0.1) -> Array:
-    """Return the least slack seen in eq. event-probit-criterion for the move from c to c + step along `axis`.
+    """Return the least slack seen in eq:event-probit-criterion for the move from c to c + step along `axis`.
 
-    Negative beyond rounding: that halfspace is an event which violates the Gaussian comparison, so the comparison fails
-    (Proposition event-criterion). Positive: none of the sampled halfspaces violates it, which proves nothing;
-    `BoxUnion.event_comparison` decides one pair at a time.
+    A slack that is negative beyond rounding names a halfspace that violates the Gaussian comparison, so the comparison
+    fails (Proposition 3, prop:event-criterion). A positive slack says that no sampled halfspace violates it, which
+    proves nothing. `BoxUnion.event_comparison` decides one pair at a time.
 
     Args:
         boxes: the retained set and sigma.
         centers: c, shape [..., dim].
         axis: the coordinate that moves.
-        step: signed length of the move, not 0.
-        spacing: greatest distance of neighbouring thresholds, in sigmas; thresholds are shared by all centers.
+        step: signed length of the move, in the units of sigma, not 0.
+        spacing: greatest distance of neighbouring thresholds, in sigmas. All centers share the thresholds.
 
     Returns:
-        Slack in standard deviations, shape [...], good to about 1e-9.
+        Slack in standard deviations, shape [...], good to about 1e-9. It is not rounded to a side.
+
+    Raises:
+        ValueError: `axis` or `spacing` is out of range, or `step` is 0.
 
     >>> bands = BoxUnion([[-1.0], [0.9]], [[-0.9], [1.0]], 1.0)
     >>> bool(axis_event_slack(bands, [0.0], axis=0, step=0.1) < 0.0)
@@ -53,7 +56,7 @@ def axis_event_slack(boxes: BoxUnion, centers: ArrayLike, *, axis: int, step: fl
     shifted = flat.copy()
     shifted[:, moved] += boxes.sigma * move
     start, stop = _probits(cells), _probits(_log_cells(boxes, shifted, moved, grid))
-    # A move to the left turns the order of the halfspaces round, hence both signs.
+    # A move to the left reverses the order of the halfspaces, hence both signs.
     with np.errstate(invalid="ignore"):
         slack = np.sign(move) * (stop - start) + abs(move)
     known = np.isfinite(start) & np.isfinite(stop)
@@ -61,7 +64,7 @@ def axis_event_slack(boxes: BoxUnion, centers: ArrayLike, *, axis: int, step: fl
 
 
 def _thresholds(boxes: BoxUnion, points: Array, axis: int, spacing: float) -> Array:
-    """Return thresholds that hold every end of a box, spaced by at most `spacing` where some box is."""
+    """Return thresholds that include every end of a box and are at most `spacing` apart inside the boxes."""
     ends = np.unique(np.concatenate([boxes.lows[:, axis], boxes.highs[:, axis]]))
     finite = ends[np.isfinite(ends)]
     seen = np.concatenate([finite, [points[..., axis].min(), points[..., axis].max()]])

@@ -1,11 +1,11 @@
 """Certificates for a filtered classifier from joint retained-label counts: the denominator is every proposal drawn.
 
-A filter that discards proposals turns label probabilities into ratios whose denominator, the probability of retention,
-moves with the center. The Gaussian comparison holds for the joint event "retained and labelled y", so that is what is
-counted here; a rejected proposal counts as drawn and as carrying no label.
+A filter that discards proposals turns label probabilities into ratios. Their denominator, the probability of retention,
+moves with the center. The Gaussian comparison holds for the joint event "retained and labelled y", so this module
+counts that event. A rejected proposal counts as drawn and has no label.
 
-Ties: the classifier picks the lowest label index among the most frequent labels. Every certificate says that the
-selected label is strictly most likely inside the open ball, so it does not depend on that rule.
+Among the most frequent labels the classifier picks the lowest index. Every certificate says that the selected label is
+strictly most likely inside the open ball, so it does not depend on this rule for ties.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointMassCertificate:
-    """The filtered decision is `label` at every center closer than `radius`, with the stated error.
+    """The filtered decision is `label` at every center closer than `radius`, except with probability delta.
 
-    `lower` bounds the joint mass of `label` from below, `upper` every competitor's from above, both at the center where
-    the proposals were drawn and simultaneously with probability at least 1 - delta.
+    `lower` bounds the joint mass of `label` from below and `upper` that of every competitor from above. Both hold
+    together, with probability at least 1 - delta, at the center where the proposals were drawn.
     """
 
     label: int
@@ -64,7 +64,7 @@ class JointMassCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abstention:
-    """No label is certified; `reason` says why. It has no radius, so none can be read off by mistake."""
+    """No label is certified, and `reason` says why. It has no radius, so nobody can read one off by mistake."""
 
     reason: str
 
@@ -82,25 +82,35 @@ def top_label(counts: Sequence[int] | NDArray[np.int64]) -> int:
 def certify_counts(
     counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
 ) -> JointMassCertificate | Abstention:
-    """Certify the selected label from joint counts (Algorithm 1 and Theorem 7, thm:joint-mass).
+    """Certify the selected label from joint counts, by Algorithm 1 (alg:joint-mass) and Theorem 7 (thm:joint-mass).
 
-    Three families of bounds share `delta` equally: the selected mass from below, the mass of "selected or rejected"
-    from below (whose complement bounds all competitors together; Sheikholeslami et al., 2022), and each competitor's
-    mass from above. The smaller of the two competitor bounds is used.
+    Three families of bounds share `delta` equally. The first bounds the selected mass from below. The second bounds the
+    mass of "selected or rejected" from below, and its complement bounds all competitors together. The third bounds the
+    mass of each competitor from above. The smaller of the two bounds on competitors enters the radius.
 
-    Assumes: counts and rejections are of independent Gaussian proposals of scale `sigma` around one center, their
-    number fixed in advance (not drawn until enough are retained); filter and classifier are fixed; `selected` was
-    chosen without these proposals.
+    Assumes: the counts and rejections are those of independent Gaussian proposals of scale `sigma` around one center.
+    Their number was fixed in advance, not drawn until enough were retained. Filter and classifier are fixed. `selected`
+    was chosen without these proposals.
 
     Args:
-        counts: retained proposals per label, at least two labels.
+        counts: retained proposals per label, C_y in the paper, at least two labels.
         rejected: proposals that the filter discarded.
-        selected: label to certify, chosen on other proposals (see `top_label`).
+        selected: label to certify, A in the paper, chosen on other proposals (see `top_label`).
         sigma: proposal scale, in the units of the radius.
         delta: failure probability.
 
+    Returns:
+        The certificate, with its radius rounded down. An abstention if the bounds do not separate the labels.
+
+    Raises:
+        TypeError: a count is not an integer.
+        ValueError: a count, `selected`, `sigma` or `delta` is out of range, or nothing was drawn.
+
     >>> certify_counts([900, 20], 80, selected=0, sigma=0.25, delta=0.001).radius > 0.25
     True
+
+    References:
+        Sheikholeslami et al. (2022), Theorem 3.1, for the bound from "selected or rejected".
     """
     tally = _Tally.of(counts, rejected, selected)
     third = bonferroni(delta, 3)
@@ -113,9 +123,9 @@ def certify_counts(
 def explicit_counts(
     counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
 ) -> JointMassCertificate | Abstention:
-    """Certify from the selected mass and one upper bound per competitor, half of `delta` each (Theorem 7).
+    """Certify from the selected mass and one upper bound per competitor, half of `delta` for each side (Theorem 7).
 
-    Assumes and Args: as `certify_counts`.
+    Assumes, Args, Returns, Raises: as `certify_counts`.
     """
     tally = _Tally.of(counts, rejected, selected)
     lower = clopper_pearson_lower(tally.top, tally.trials, delta=bonferroni(delta, 2))
@@ -130,7 +140,7 @@ def complement_counts(
 
     What is neither selected nor rejected bounds every competitor (Sheikholeslami et al., 2022, Theorem 3.1).
 
-    Assumes and Args: as `certify_counts`.
+    Assumes, Args, Returns, Raises: as `certify_counts`.
     """
     tally = _Tally.of(counts, rejected, selected)
     half = bonferroni(delta, 2)
@@ -143,10 +153,11 @@ def single_batch_counts(
 ) -> JointMassCertificate | Abstention:
     """Select the most frequent label and certify it on the same proposals.
 
-    Every label gets all three bounds of `certify_counts` before one is selected, so the selection is covered: each of
-    the three families takes a third of `delta`, spread over all labels (paper, finite-sample coverage).
+    Every label gets all three bounds of `certify_counts` before one is selected, so the bounds hold whatever is
+    selected. Each of the three families takes a third of `delta`, spread over all labels (paper, appendix on joint
+    masses, finite-sample coverage).
 
-    Assumes: as `certify_counts`, without the requirement on `selected`.
+    Assumes, Args, Returns, Raises: as `certify_counts`, without the requirement on `selected`.
     """
     tally = _Tally.of(counts, rejected, top_label(counts))
     each = bonferroni(delta, 3 * len(tally.counts))
@@ -156,12 +167,24 @@ def single_batch_counts(
 
 
 def joint_mass_radius(lower: float, upper: float, sigma: float) -> float:
-    """Return the joint-mass radius, rounded down (Theorem 7, thm:joint-mass).
+    """Return the joint-mass radius of Theorem 7 (thm:joint-mass), sigma / 2 [Phi^-1(lower) - Phi^-1(upper)].
 
-    sigma / 2 [Phi^-1(lower) - Phi^-1(upper)], and 0 unless lower > upper.
+    No larger radius can be had from these two masses alone (Proposition 8, prop:joint-sharpness).
 
-    Assumes: `lower` bounds the selected label's joint retained mass from below and `upper` every competitor's from
-    above.
+    Assumes: `lower` bounds the selected label's joint retained mass from below, and `upper` that of every competitor
+    from above.
+
+    Args:
+        lower: L_A in the paper.
+        upper: U_B in the paper.
+        sigma: proposal scale, in the units of the radius.
+
+    Returns:
+        The radius of an open ball, rounded down. It is 0 unless lower > upper.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: a mass is outside of [0, 1], or `sigma` is not positive.
 
     >>> f"{joint_mass_radius(0.18406012534675947, 0.13566606094638267, 1.0):.6f}"
     '0.100000'
@@ -170,9 +193,11 @@ def joint_mass_radius(lower: float, upper: float, sigma: float) -> float:
 
 
 def joint_mass_radius_upper(upper_a: float, lower_b: float, sigma: float) -> float:
-    """Return an upper bound on the population joint-mass radius, rounded up; for comparing certificates only.
+    """Return an upper bound on the population joint-mass radius, rounded up. Not a certificate.
 
-    Assumes: `upper_a` bounds the selected label's joint mass from above, `lower_b` the strongest competitor's from
+    It serves to compare certificates with what they could at most be.
+
+    Assumes: `upper_a` bounds the selected label's joint mass from above, and `lower_b` the strongest competitor's from
     below.
     """
     return radius_upper(upper_a, lower_b, sigma)
@@ -182,8 +207,8 @@ def substituted_radius(p_a: float, p_b: float, sigma: float) -> float:
     """UNSOUND DIAGNOSTIC: the ordinary radius with conditional probabilities put in. Not a certificate.
 
     The decision can change inside it (Proposition 5, prop:confidence-filter, and Proposition 6, prop:lshape-witness).
-    It is here so that a study can show by how much. It is sound only when the retained set is convex (Corollary 2,
-    cor:convex-event).
+    It is here so that a study can show by how much. It is sound when the retained set is convex (Corollary 2,
+    cor:convex-event), and not in general.
 
     >>> f"{substituted_radius(0.575680, 0.424320, 1.0):.4f}"
     '0.1909'
@@ -194,13 +219,17 @@ def substituted_radius(p_a: float, p_b: float, sigma: float) -> float:
 def substituted_one_sided(successes: int, retained: int, *, sigma: float, delta: float) -> float:
     """UNSOUND DIAGNOSTIC: what released confidence-filter code reports. Not a certificate.
 
-    sigma [Phi^-1(p)]_+ with p the Clopper-Pearson bound of the selected count among RETAINED proposals.
+    The number is sigma [Phi^-1(p)]_+, with p the Clopper-Pearson bound of the selected count among RETAINED proposals.
 
     Args:
-        successes: retained proposals that carry the selected label.
-        retained: retained proposals; 0 gives radius 0.
-        sigma: proposal scale.
+        successes: retained proposals with the selected label.
+        retained: retained proposals. 0 gives the radius 0.
+        sigma: proposal scale, in the units of the radius.
         delta: failure probability of the bound on the conditional probability.
+
+    Raises:
+        TypeError: a count is not an integer.
+        ValueError: successes exceed `retained`, or `sigma` or `delta` is out of range.
     """
     scale = checks.positive("sigma", sigma)
     level = checks.delta(delta)
@@ -241,7 +270,8 @@ class _Tally:
         return self.counts[self.selected]
 
     def explicit_upper(self, delta: float) -> float:
-        """Bound every competitor by its own count; `delta` is spent on each."""
+        """Bound every competitor by its own count, and spend `delta` on each."""
+        # The bound grows with the count, so the largest count gives the largest of all bounds.
         strongest = max(count for label, count in enumerate(self.counts) if label != self.selected)
         return clopper_pearson_upper(strongest, self.trials, delta=delta)
 

@@ -11,13 +11,24 @@ __all__ = ["event_lower", "event_upper", "kl", "radius", "radius_upper", "renyi"
 
 
 def event_lower(p: float, mu: float) -> float:
-    """Return the least probability after a shift of size `mu` of an event that has probability at least `p` before.
+    """Return the least probability, after a shift of size `mu`, of an event that has probability at least `p` before.
 
-    Phi(Phi^-1(p) - mu), rounded down: the Gaussian event comparison of the paper's problem section, and the conclusion
-    of Theorem 14 (thm:adaptive-trajectory) for predictable shifts whose energy is at most mu squared.
+    The probability is at least Phi(Phi^-1(p) - mu). Theorem 14 (thm:adaptive-trajectory) extends this comparison to
+    shifts that are chosen step by step, as long as their energy is at most mu squared.
 
     Assumes: the two laws are images, under one common causal program, of Gaussians whose whitened means differ by at
     most `mu`. A conditional probability does not qualify (see `ccfs.certificates.filtered`).
+
+    Args:
+        p: lower bound on the probability before the shift.
+        mu: size of the shift in standard deviations, at least 0.
+
+    Returns:
+        The lower bound on the probability after the shift, rounded down.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: `p` is outside of [0, 1], or `mu` is negative or not finite.
 
     >>> event_lower(0.5, 0.0), event_lower(0.0, 1.0), event_lower(1.0, 3.0)
     (0.5, 0.0, 1.0)
@@ -31,9 +42,11 @@ def event_lower(p: float, mu: float) -> float:
 
 
 def event_upper(p: float, mu: float) -> float:
-    """Return the greatest probability after a shift of size `mu` of an event that has probability at most `p` before.
+    """Return the greatest probability, after a shift of size `mu`, of an event that has probability at most `p` before.
 
-    Phi(Phi^-1(p) + mu), rounded up. Assumes: as `event_lower`.
+    The probability is at most Phi(Phi^-1(p) + mu), returned rounded up.
+
+    Assumes, Args, Raises: as `event_lower`, with `p` an upper bound.
 
     >>> event_upper(0.5, 0.0), event_upper(0.0, 1.0), event_upper(1.0, 3.0)
     (0.5, 0.0, 1.0)
@@ -49,7 +62,7 @@ def event_upper(p: float, mu: float) -> float:
 def total_variation(mu: float) -> float:
     """Return the greatest total variation of two laws at Gaussian distance `mu`: 2 Phi(mu / 2) - 1, rounded up.
 
-    Assumes: as `event_lower`.
+    Assumes and Raises: as `event_lower`.
 
     >>> total_variation(0.0)
     0.0
@@ -73,7 +86,13 @@ def kl(mu: float) -> float:
 def renyi(mu: float, order: float) -> float:
     """Return the greatest Renyi divergence of two laws at Gaussian distance `mu`: order mu^2 / 2, rounded up.
 
-    Assumes: as `event_lower`. Order 1 is the KL divergence. Infinite when the value exceeds every double.
+    Order 1 is the KL divergence. The value is infinite when it exceeds every double.
+
+    Assumes: as `event_lower`.
+
+    Args:
+        mu: distance of the whitened means, at least 0.
+        order: Renyi order, above 0.
 
     >>> renyi(1.0, 2.0)
     1.0
@@ -85,21 +104,31 @@ def renyi(mu: float, order: float) -> float:
 
 
 def radius(lower_a: float, upper_b: float, sigma: float) -> float:
-    """Return how far a Gaussian center may move before event B can become as likely as event A, rounded down.
+    """Return how far a Gaussian center may move before event B can become as likely as event A.
 
-    sigma / 2 [Phi^-1(lower_a) - Phi^-1(upper_b)], and 0 unless lower_a > upper_b. The decision is constant in the OPEN
-    ball. Infinite when A is certain or B impossible: then they stay so at every center.
+    The radius is sigma / 2 [Phi^-1(lower_a) - Phi^-1(upper_b)]. Event A stays more likely in the OPEN ball.
 
-    Assumes: lower_a and upper_b bound the probabilities of two events fixed in the space of the Gaussian draw, under
-    the isotropic Gaussian of scale `sigma`.
+    Assumes: `lower_a` and `upper_b` bound the probabilities of two events under the isotropic Gaussian of scale
+    `sigma`. Both events are fixed in the space of the draw and do not move with the center.
 
     Args:
         lower_a: lower bound on the probability of the selected event.
         upper_b: upper bound on the probability of every competing event.
         sigma: Gaussian scale, in the units of the returned radius.
 
+    Returns:
+        The radius, rounded down. It is 0 unless lower_a > upper_b. It is infinite when A is certain or B impossible,
+        because this is then so at every center.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: a bound is outside of [0, 1], or `sigma` is not positive.
+
     >>> radius(0.5, 0.5, 1.0)
     0.0
+
+    References:
+        Cohen, Rosenfeld and Kolter (2019), "Certified adversarial robustness via randomized smoothing", Theorem 1.
     """
     lower = checks.probability("lower_a", lower_a)
     upper = checks.probability("upper_b", upper_b)
@@ -114,9 +143,11 @@ def radius(lower_a: float, upper_b: float, sigma: float) -> float:
 
 
 def radius_upper(upper_a: float, lower_b: float, sigma: float) -> float:
-    """Return an upper bound on what `radius` gives at the true probabilities, for comparing certificates; rounded up.
+    """Return an upper bound on what `radius` gives at the true probabilities, rounded up. Not a certificate.
 
-    Assumes: upper_a and lower_b bound the two probabilities from the OTHER sides than in `radius`.
+    It serves to compare certificates with what they could at most be.
+
+    Assumes: `upper_a` and `lower_b` bound the two probabilities from the OTHER sides than in `radius`.
     """
     upper = checks.probability("upper_a", upper_a)
     lower = checks.probability("lower_b", lower_b)

@@ -1,4 +1,4 @@
-"""Every certificate of one image as a pure function of its stored counts; no network is needed to recompute one."""
+"""Every certificate of one image as a pure function of its stored counts, so that a recheck needs no network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,15 @@ __all__ = [
 
 
 def covariance_ratio(outers: Sequence[float], sigma: float) -> float:
-    """Return what `ProjectedBand.proof` proves for bands of these outer limits, rounded up."""
+    """Return Lambda of Proposition 9 (prop:diameter-radii) for projected bands, rounded up.
+
+    The filter keeps a proposal x with inner <= |u'x + b| <= outer, for one or several orthogonal unit vectors u. Along
+    each u the retained variance is at most outer^2 (Popoviciu). In all other directions it is sigma^2 (app:two-band).
+
+    Args:
+        outers: outer limits of the bands, in the units of sigma.
+        sigma: noise scale.
+    """
     scale = Fraction(checks.positive("sigma", sigma))
     widest = max(Fraction(outer) for outer in outers)
     return fraction_upper(max(Fraction(1), (widest / scale) ** 2))
@@ -38,7 +46,7 @@ class CovarianceProof:
     """The premise of the conditional certificates, proved for one filter and one noise scale.
 
     At every center closer than `ball`, the largest eigenvalue of the retained law's covariance is at most
-    covariance_ratio * sigma^2. `statement` is the argument in words, for the record.
+    covariance_ratio * sigma^2. `statement` is the proof in words, for the record.
     """
 
     covariance_ratio: float
@@ -48,7 +56,7 @@ class CovarianceProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelCounts:
-    """Retained proposals per label and rejected ones, for one arm; together they are all that was drawn."""
+    """Retained proposals per label, and rejected ones, for one filter. Together they are all that was drawn."""
 
     retained: tuple[int, ...]
     rejected: int
@@ -64,7 +72,7 @@ class LabelCounts:
 
 
 class Rule(Enum):
-    """A way from counts to a radius. All are sound but SUBSTITUTED, which is a labelled diagnostic."""
+    """A way from counts to a radius. All are sound except SUBSTITUTED, which is a diagnostic and named so."""
 
     SIMULTANEOUS = "joint simultaneous (Algorithm 1)"
     EXPLICIT = "joint explicit"
@@ -94,9 +102,9 @@ _JOINT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one rule says about one image: the selected label, and a radius that is 0 when it abstains.
+    """What one rule gives for one image: the selected label, and a radius that is 0 when it abstains.
 
-    `selected` is None when no selection proposal was retained. A radius of 0 claims nothing.
+    `selected` is None when no proposal for the selection was retained. A radius of 0 claims nothing.
     """
 
     rule: Rule
@@ -118,19 +126,27 @@ def verdict(
     delta: float,
     proof: CovarianceProof | None = None,
 ) -> Verdict:
-    """Return the radius of one rule.
+    """Return what one rule gives for one image.
 
-    Assumes: selection and estimation proposals are independent of each other; `proof` belongs to the filter and noise
-    scale that gave the counts. SINGLE_BATCH selects on the estimation proposals and uses them alone. UNFILTERED refuses
-    counts with a rejection. SUBSTITUTED is not a certificate.
+    SINGLE_BATCH selects on the estimation proposals and uses them alone. SUBSTITUTED is not a certificate.
+
+    Assumes: selection and estimation proposals are independent of each other. `proof` belongs to the filter and noise
+    scale that gave the counts.
 
     Args:
         rule: the calculation.
         selection: counts of the selection stream.
         estimation: counts of the estimation stream.
-        sigma: noise scale.
+        sigma: noise scale, in the units of the radius.
         delta: failure probability of this image and rule.
-        proof: covariance premise, required by the conditional rules.
+        proof: covariance premise, which the conditional rules need.
+
+    Returns:
+        The verdict, with its radius rounded down.
+
+    Raises:
+        ValueError: a conditional rule has no proof, UNFILTERED has counts with a rejection, or `sigma` or `delta` is
+            out of range.
     """
     scale, level = checks.positive("sigma", sigma), checks.delta(delta)
     if rule in _CONDITIONAL and proof is None:
@@ -169,9 +185,9 @@ def _value(
 
 
 def exceeds(radius: float, threshold: str | Fraction, *, strict: bool) -> bool:
-    """Compare a radius with a reporting threshold as exact rationals: `>` if strict, else `>=`.
+    """Compare a radius with a reporting threshold as exact fractions: `>` if strict, else `>=`.
 
-    A float is refused as threshold: 0.3 the double is not 3/10.
+    A float is refused as threshold, because the double 0.3 is not 3/10.
 
     >>> exceeds(0.3, "0.3", strict=True), exceeds(0.30000000000000004, "0.3", strict=True)
     (False, True)

@@ -1,6 +1,6 @@
 """Alternative feasible kernels: repair after the draw, fixed-weight mixtures and anchored mixtures, with their radii.
 
-They change how an action is drawn instead of recertifying conditioning on the whole retained set.
+They change how an action is drawn, so that conditioning on the whole retained set needs no new certificate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = [
 
 Array = NDArray[np.float64]
 Labels = Sequence[int] | NDArray[np.int64]
-# Population probabilities carry a relative error of about 1e-13 near the set, and 1e-15 of their log masses far away.
+# Population probabilities have a relative error of about 1e-13 near the set, and 1e-15 of their log masses far away.
+# The allowances are far larger.
 _ALLOWANCE = 1e-9
 _FAR_ALLOWANCE = 1e-13
 
@@ -39,7 +40,7 @@ _FAR_ALLOWANCE = 1e-13
 class GaussianComparison:
     """What a move of the center by a given distance can do to laws that compare like Gaussians of scale `sigma`.
 
-    Every kernel of this module that obeys the Gaussian comparison has one; it says nothing about other kernels.
+    Every kernel of this module that obeys the Gaussian comparison has one. It says nothing about other kernels.
     """
 
     sigma: float
@@ -72,14 +73,20 @@ class GaussianComparison:
 
 
 def fixed_repair(*, sigma: float) -> GaussianComparison:
-    """Return the comparison obeyed by a Gaussian draw that is then repaired by one map which ignores the center.
+    """Return the comparison for a Gaussian draw that is then repaired by one map, the same at every center.
 
-    Proposition fixed-randomized-repair: the law of T(z, U), with z Gaussian around the center and U independent
-    auxiliary randomness, is the image of the Gaussian under a common channel.
+    Proposition 11 (prop:fixed-randomized-repair): the law of T(z, U), with z Gaussian around the center and U
+    independent auxiliary randomness, is the image of the Gaussian under a common channel.
 
-    Assumes: the same T and the same law of U at every center compared. A projection, a clip, or a component chosen at
-    random by fixed weights and then projected on, qualify. A repair recomputed after the center has moved does not, nor
-    does drawing until a proposal is accepted.
+    Assumes: the same T and the same law of U at every center. A projection qualifies, and so does a clip, or a
+    projection on a component that is chosen at random by fixed weights. A repair that is computed again after the
+    center has moved does not qualify, and neither does drawing until a proposal is accepted.
+
+    Args:
+        sigma: Gaussian scale, in the units of a shift.
+
+    Raises:
+        ValueError: `sigma` is not positive.
 
     >>> fixed_repair(sigma=0.5).event_lower(0.5, shift=0.0)
     0.5
@@ -91,11 +98,18 @@ def fixed_repair(*, sigma: float) -> GaussianComparison:
 class FixedMixture:
     """P_c = sum_j w_j G_c( . | box j): pick a convex component by fixed weights, then condition on it.
 
-    Theorem mode-stable: this family obeys the Gaussian event, total-variation and divergence comparisons, although the
-    union of the components need not be convex. `comparison` has them.
+    Theorem 12 (thm:mode-stable): this family obeys the Gaussian event, total-variation and divergence comparisons,
+    although the union of the components need not be convex. `comparison` has them.
 
-    Assumes: weights chosen without looking at the center. Boxes are convex, and BoxUnion has checked that they do not
+    Assumes: weights that do not depend on the center. Boxes are convex, and BoxUnion has checked that they do not
     overlap.
+
+    Args:
+        components: the boxes and sigma.
+        weights: w, one per box, at least 0 and with sum 1.
+
+    Raises:
+        ValueError: the weights do not fit.
     """
 
     components: BoxUnion
@@ -116,7 +130,7 @@ class FixedMixture:
 
     @property
     def comparison(self) -> GaussianComparison:
-        """The Gaussian comparison at this scale; it holds here by Theorem mode-stable."""
+        """The Gaussian comparison at this scale, which holds here by Theorem 12 (thm:mode-stable)."""
         return GaussianComparison(sigma=self.components.sigma)
 
     def label_probabilities(self, center: ArrayLike, regions: BoxUnion, labels: Labels) -> Array:
@@ -124,7 +138,7 @@ class FixedMixture:
 
         Args:
             center: c, shape [..., dim].
-            regions: disjoint boxes on which the label is constant; what they leave uncovered has no label.
+            regions: disjoint boxes on which the label is constant. Points outside of them have no label.
             labels: one label per region.
         """
         shares = component_label_shares(self.components, center, regions, labels)
@@ -145,10 +159,18 @@ class FixedMixture:
 class AnchoredMixture:
     """A mixture of convex components whose weights follow the center at temperature `tau`, tied to an anchor.
 
-    w_j(c) is proportional to pi_j(anchor)^(1 - tau) pi_j(c)^tau, pi_j the share of component j under conditioning.
-    tau = 0 is a fixed-weight mixture, tau = 1 is conditioning on the whole set.
+    w_j(c) is proportional to pi_j(anchor)^(1 - tau) pi_j(c)^tau, where pi_j is the share of component j under
+    conditioning. tau = 0 is a fixed-weight mixture, and tau = 1 is conditioning on the whole set.
 
-    Assumes (Proposition anchored-comparison): bounded components; checked here.
+    Assumes: bounded components (Proposition 13, prop:anchored-comparison). The constructor checks this.
+
+    Args:
+        components: the boxes and sigma.
+        anchor: a_0 in the paper, shape [dim].
+        tau: temperature, in [0, 1].
+
+    Raises:
+        ValueError: a component is unbounded, or `anchor` or `tau` does not fit.
     """
 
     components: BoxUnion
@@ -191,7 +213,9 @@ class AnchoredMixture:
 def anchored_coefficient(*, sigma: float, diameter: float, tau: float) -> float:
     """Return C_tau = 1 / (2 sigma^2) + tau^2 D^2 / (8 sigma^4), rounded up: KL of anchored laws per squared distance.
 
-    Proposition anchored-comparison.
+    This is the coefficient of Proposition 13 (prop:anchored-comparison).
+
+    Args and Raises: as `anchored_radius`.
 
     >>> anchored_coefficient(sigma=1.0, diameter=2.0, tau=0.0)
     0.5
@@ -200,19 +224,27 @@ def anchored_coefficient(*, sigma: float, diameter: float, tau: float) -> float:
 
 
 def anchored_radius(p_top: float, p_runner: float, *, sigma: float, diameter: float, tau: float) -> float:
-    """Return (p_top - p_runner) / sqrt(2 C_tau), rounded down; 0 unless p_top > p_runner.
+    """Return (p_top - p_runner) / sqrt(2 C_tau), the radius of an anchored mixture.
 
-    Proposition anchored-comparison (Pinsker): the top label of the anchored mixture is constant in the open ball.
+    Proposition 13 (prop:anchored-comparison), by Pinsker's inequality: the top label of the anchored mixture is
+    constant in the open ball.
 
-    Assumes: p_top and p_runner bound the top label's probability from below and every other label's from above, at the
-    center of the ball, for bounded convex components whose union has at most this diameter.
+    Assumes: at the center of the ball, `p_top` bounds the top label's probability from below and `p_runner` that of
+    every other label from above. The components are bounded and convex, and their union has at most this diameter.
 
     Args:
-        p_top: lower bound on the probability of the top label.
-        p_runner: upper bound on the probability of every other label.
-        sigma: Gaussian scale.
-        diameter: D_K, an upper bound on the distance of two points of the retained set, in the units of sigma.
-        tau: temperature in [0, 1]; at 0 the Gaussian radius is available too and is never smaller.
+        p_top: lower bound on the probability of the top label, p_A in the paper.
+        p_runner: upper bound on the probability of every other label, p_B in the paper.
+        sigma: Gaussian scale, in the units of the radius.
+        diameter: D_K, an upper bound on the distance of two points of the retained set, in the same units.
+        tau: temperature in [0, 1]. At 0 the Gaussian radius is available too, and it is never smaller.
+
+    Returns:
+        The radius, rounded down. It is 0 unless p_top > p_runner.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is out of range.
 
     >>> anchored_radius(0.75, 0.25, sigma=1.0, diameter=3.0, tau=0.0)
     0.5
@@ -227,7 +259,7 @@ def set_diameter(boxes: BoxUnion) -> float:
     if not (np.all(np.isfinite(boxes.lows)) and np.all(np.isfinite(boxes.highs))):
         raise ValueError("`components` must be bounded for an anchored mixture, got a box with an infinite side.")
     reach = np.maximum(np.abs(boxes.highs[:, None] - boxes.lows[None]), np.abs(boxes.highs[None] - boxes.lows[:, None]))
-    # Float search with its rounding covered, then exact arithmetic on the pairs that can be the farthest.
+    # Doubles find the candidates, with room for their rounding. Exact arithmetic then decides between these.
     rough = np.sqrt((reach**2).sum(axis=-1))
     pairs = np.argwhere(rough >= rough.max() * (1.0 - 1e-9))
     return max(_pair_diameter(boxes, int(i), int(j)) for i, j in pairs if i <= j)
@@ -254,7 +286,8 @@ def component_label_shares(components: BoxUnion, center: ArrayLike, regions: Box
 def _top_two(probabilities: Array, log_masses: Array) -> tuple[float, float]:
     """Return a lower value for the greatest probability and an upper value for the next one, at a single center.
 
-    A label that exists keeps a positive probability even where the double underflows: 0 would make the radius infinite.
+    A label that exists keeps a positive probability even where the double underflows, because 0 would make the radius
+    infinite.
     """
     if not probabilities.ndim == 1:
         raise ValueError(f"`center` must be a single center here, got probabilities of shape {probabilities.shape}.")

@@ -18,7 +18,7 @@ __all__ = ["BoxUnion", "EventComparison", "EventVerdict"]
 Array = NDArray[np.float64]
 Values = float | NDArray[np.float64]
 _LOG_TWO_PI = float(np.log(2.0 * np.pi))
-_FARTHEST = 1e150
+_FARTHEST = 1e150  # sigmas. The square of a larger distance is no double.
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -26,18 +26,22 @@ class BoxUnion:
     """A retained set K that is a union of axis-parallel boxes, under a Gaussian proposal of scale `sigma`.
 
     Q_c denotes the proposal centered at c and conditioned on K. Every method takes one center (shape [dim]) and returns
-    a number, a vector or a matrix, or a batch of centers (shape [..., dim]) and returns that many of them.
+    a number, a vector or a matrix. It also takes a batch of centers (shape [..., dim]) and returns that many of them.
 
-    Accuracy: these are population diagnostics in double precision, NOT certified enclosures; nothing is rounded to a
-    safe side. Against 120-digit arithmetic the tests hold covariances, KL and Renyi divergences to a relative 1e-12
-    (2e-14 is typical) and log masses to 2e-14 per axis plus 1e-15 of themselves: inside the set and up to 300 sigma
-    away, for boxes as thin as 1e-9 sigma or unbounded. A mass therefore has a relative error of about
-    1e-15 (distance / sigma)^2, and so have shares of boxes that lie on opposite sides of a far center.
+    Accuracy: these are population diagnostics in double precision, NOT certified enclosures. Nothing is rounded to a
+    safe side. The tests compare with 120-digit arithmetic, inside the set and up to 300 sigma away, for boxes as thin
+    as 1e-9 sigma or unbounded. There covariances, KL and Renyi divergences have a relative error of at most 1e-12
+    (2e-14 is typical), and log masses one of 2e-14 per axis plus 1e-15 of themselves. So a mass has a relative error of
+    about 1e-15 (distance / sigma)^2. The same is true for shares of boxes on opposite sides of a far center.
 
     Args:
-        lows: lower corners, shape [boxes, dim]; -inf allowed.
-        highs: upper corners, shape [boxes, dim]; inf allowed. Interiors must be disjoint.
-        sigma: Gaussian scale.
+        lows: lower corners, shape [boxes, dim], -inf allowed.
+        highs: upper corners, shape [boxes, dim], inf allowed. Interiors must be disjoint.
+        sigma: Gaussian scale, in the units of the corners.
+
+    Raises:
+        TypeError: a corner is not a real double.
+        ValueError: corners are in the wrong order, boxes overlap, or `sigma` is not positive.
 
     >>> band = BoxUnion([[-1.0], [0.9]], [[-0.9], [1.0]], 1.0)
     >>> round(band.occupancy([-0.1]), 12)
@@ -70,7 +74,7 @@ class BoxUnion:
         return _boxes.is_one_box(self.lows, self.highs)
 
     def occupancy(self, center: ArrayLike) -> Values:
-        """Return G_c(K), the probability that a proposal is retained; underflows to 0 beyond 38 sigma."""
+        """Return G_c(K), the probability that a proposal is retained. It underflows to 0 beyond 38 sigma."""
         return _scalar(np.exp(self.log_occupancy(center)))
 
     def log_occupancy(self, center: ArrayLike) -> Values:
@@ -83,7 +87,7 @@ class BoxUnion:
         return np.asarray((at.log_integral - 0.5 * (law.tilt**2 + _LOG_TWO_PI)).sum(axis=-1))
 
     def log_label_masses(self, center: ArrayLike, labels: Sequence[int] | NDArray[np.int64]) -> Array:
-        """Return the log of the joint retained-label masses s_y(c), shape [..., max label + 1]; -inf without a box."""
+        """Return the log of the joint retained-label masses s_y(c), shape [..., max label + 1]: -inf without a box."""
         names = _boxes.checked_labels(labels, self.count)
         masses = self.log_box_masses(center)
         groups = [masses[..., names == label] for label in range(int(names.max()) + 1)]
@@ -100,11 +104,11 @@ class BoxUnion:
         return np.asarray(np.exp(self.log_label_masses(center, labels)))
 
     def log_box_shares(self, center: ArrayLike) -> Array:
-        """Return log Q_c(box) for every box, shape [..., boxes]; shares sum to 1 however far the center is."""
+        """Return log Q_c(box) for every box, shape [..., boxes]. Shares sum to 1 at every distance of the center."""
         return self._log_shares(*self._laws(self._center("center", center)))
 
     def mean(self, center: ArrayLike) -> Array:
-        """Return the mean of Q_c; (mean - c) / sigma^2 is the gradient of log occupancy (eq. occupancy-derivatives)."""
+        """Return the mean of Q_c. (mean - c) / sigma^2 is the gradient of log occupancy (eq:occupancy-derivatives)."""
         point = self._center("center", center)
         law, at = self._laws(point)
         shares, means, reference = self._shares_and_means(point, law, at)
@@ -117,22 +121,22 @@ class BoxUnion:
     def local_ratio(self, center: ArrayLike) -> Values:
         """Return Lambda(c), the greatest eigenvalue of the covariance of Q_c over sigma squared.
 
-        Proposition local-diagnostic: above 1, the Gaussian KL rate fails along the top direction for all small
-        displacements. At most 1 says nothing about other centers.
+        Proposition 4 (prop:local-diagnostic): above 1, the Gaussian KL rate fails along the top direction for all small
+        displacements. A value of at most 1 says nothing about other centers.
         """
         return _scalar(np.linalg.eigvalsh(self._covariance(self._center("center", center)))[..., -1])
 
     def kl(self, a: ArrayLike, b: ArrayLike) -> Values:
         """Return KL(Q_a || Q_b), with full relative accuracy at every displacement.
 
-        Equals eq. occupancy-kl and eq. integrated-covariance (see `kl_direct`, `kl_path`), evaluated as the log of the
-        moment generating function of Q_a at the displacement, centered: a sum of nonnegative terms.
+        It equals eq:occupancy-kl and eq:integrated-covariance (see `kl_direct`, `kl_path`). It is evaluated as the log
+        of the centered moment generating function of Q_a at the displacement, a sum of nonnegative terms.
         """
         start, stop = self._pair(a, b)
         return _scalar(self._kl(start, (stop - start) / self.sigma))
 
     def kl_direct(self, a: ArrayLike, b: ArrayLike) -> Values:
-        """Return KL(Q_a || Q_b) literally by eq. occupancy-kl; it cancels for small displacements and far centers."""
+        """Return KL(Q_a || Q_b) literally by eq:occupancy-kl. It cancels for small displacements and far centers."""
         start, stop = self._pair(a, b)
         move = (stop - start) / self.sigma
         slope = (self.mean(start) - start) / self.sigma
@@ -140,7 +144,7 @@ class BoxUnion:
         return _scalar(0.5 * (move * move).sum(axis=-1) + change - (slope * move).sum(axis=-1))
 
     def kl_path(self, a: ArrayLike, b: ArrayLike, *, nodes: int = 16) -> Values:
-        """Return KL(Q_a || Q_b) by eq. integrated-covariance with Gauss-Legendre quadrature along the segment."""
+        """Return KL(Q_a || Q_b) by eq:integrated-covariance, with Gauss-Legendre quadrature along the segment."""
         start, stop = self._pair(a, b)
         points, weights = roots_legendre(checks.count("nodes", nodes, minimum=1))
         move = (stop - start) / self.sigma
@@ -151,10 +155,10 @@ class BoxUnion:
         return _scalar(total)
 
     def renyi(self, a: ArrayLike, b: ArrayLike, order: float) -> Values:
-        """Return the Renyi divergence of finite positive `order` of Q_a from Q_b; order 1 is KL.
+        """Return the Renyi divergence of finite positive `order` of Q_a from Q_b. Order 1 is KL.
 
-        Eq. occupancy-renyi, written as a nonnegative combination of KL divergences so that nothing cancels: above
-        order 1, KL(a, b) + KL(a, a + (1 - order)(b - a)) / (order - 1); below it,
+        This is eq:occupancy-renyi, written as a nonnegative combination of KL divergences so that nothing cancels.
+        Above order 1 it is KL(a, b) + KL(a, a + (1 - order)(b - a)) / (order - 1). Below order 1 it is
         [order KL(c, a) + (1 - order) KL(c, b)] / (1 - order) with c = order a + (1 - order) b.
         """
         power = checks.positive("order", order)
@@ -170,10 +174,10 @@ class BoxUnion:
         return _scalar(self._kl(middle, -rest * move) * (power / rest) + self._kl(middle, power * move))
 
     def event_comparison(self, a: ArrayLike, b: ArrayLike) -> EventComparison:
-        """Decide the ordered-pair criterion (Proposition event-criterion) for single centers a and b.
+        """Decide the ordered-pair criterion of Proposition 3 (prop:event-criterion) for single centers a and b.
 
-        The verdict is HOLDS or FAILS only when the numbers leave no doubt at their own accuracy, else UNDECIDED;
-        see `ccfs.certificates._event` for what is computed and how exactly.
+        The verdict is HOLDS or FAILS only when the numbers leave no doubt at their own accuracy, else UNDECIDED. See
+        `ccfs.certificates._event` for what is computed and how exactly.
         """
         start, stop = self._pair(a, b)
         if not start.ndim == stop.ndim == 1:
@@ -181,15 +185,15 @@ class BoxUnion:
         return compare_events(self.lows, self.highs, self.sigma, start, stop)
 
     def event_margin(self, a: ArrayLike, b: ArrayLike) -> float:
-        """Return the least slack over t in eq. event-probit-criterion, in standard deviations.
+        """Return the least slack over t in eq:event-probit-criterion, in standard deviations.
 
-        Positive when the Gaussian event comparison from Q_a to Q_b is found to hold (then a lower bound on the slack),
-        negative when a violating event is found (then the slack at that event), see `event_comparison` for doubt.
+        If the Gaussian event comparison from Q_a to Q_b holds, this is a positive lower bound on the slack. If an event
+        violates it, this is the negative slack at that event. See `event_comparison` for doubt.
         """
         return self.event_comparison(a, b).margin
 
     def event_holds(self, a: ArrayLike, b: ArrayLike) -> bool:
-        """Whether every event obeys the Gaussian comparison from Q_a to Q_b; False also when undecided."""
+        """Return whether every event obeys the Gaussian comparison from Q_a to Q_b. False also when undecided."""
         return self.event_comparison(a, b).verdict is EventVerdict.HOLDS
 
     def _center(self, name: str, value: ArrayLike) -> Array:
@@ -213,7 +217,7 @@ class BoxUnion:
         return law, moments(law)
 
     def _log_shares(self, law: Intervals, at: Moments) -> Array:
-        """Return log Q_c(box), subtracting squared distances as products so that the far field keeps its digits."""
+        """Return log Q_c(box). Squared distances are subtracted as products, so far centers keep their digits."""
         logs = (at.log_integral - 0.5 * law.tilt**2).sum(axis=-1)
         best = np.argmax(logs, axis=-1)[..., None, None]
         tilt, flipped = np.take_along_axis(law.tilt, best, axis=-2), np.take_along_axis(law.flipped, best, axis=-2)
@@ -229,8 +233,8 @@ class BoxUnion:
     def _shares_and_means(self, center: Array, law: Intervals, at: Moments) -> tuple[Array, Array, Array]:
         """Return shares [..., boxes, 1], box means relative to a reference in sigmas [..., boxes, dim], reference.
 
-        The reference is a point of the likeliest box, not the center: seen from far away the means would differ in
-        their last digits only.
+        The reference is a point of the likeliest box. Seen from a far center the means would differ in their last
+        digits only.
         """
         logs = self._log_shares(law, at)
         anchor = np.where(law.tilt > 0.0, np.where(law.flipped, self.highs, self.lows), center[..., None, :])
@@ -257,6 +261,7 @@ class BoxUnion:
         apart = means - (shares * means).sum(axis=-2, keepdims=True)
         y = own - average[..., None] + (seen * apart).sum(axis=-1)
         with np.errstate(divide="ignore", over="ignore"):
+            # Past 30 the log of exp(y) - 1 - y is taken apart, so that exp(y) cannot overflow.
             late = y > 30.0
             safe = np.where(late, y, 30.0)
             log_excess = np.where(

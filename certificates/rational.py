@@ -1,10 +1,11 @@
 """Proved enclosures of exp, log, pi, roots and the normal law in exact fractions: no floats, no library arithmetic.
 
 Every function takes an int, a Fraction or an `Interval` and returns an `Interval` that contains the value at every
-point of its argument. What is cut off a series is bounded by a theorem named in the docstring; what is rounded is
-rounded outward by integer floor and ceiling. `bits` sets how tight the answer is (about 2**-bits of its size), never
-whether it is right. Independent of Arb on purpose: the two check each other (paper, appendices on the compact
-witness and on the two-band family).
+point of its argument. A theorem that is named in the docstring bounds what is cut off a series. Integer floor and
+ceiling round outward. `bits` sets how tight the answer is (about 2**-bits of its size), never whether it is right.
+
+This module does not use Arb, so that the two arithmetics check each other. It serves the exact witnesses of the
+appendices on the compact witness and on the two-band family.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
 
 BITS = 160
 _GUARD = 16
+# Beyond these an enclosure would take very long, and no witness comes near them.
 _EXPONENT_LIMIT = 1 << 16
 _ORDINATE_LIMIT = 64
 
@@ -41,8 +43,8 @@ _ORDINATE_LIMIT = 64
 def pi(*, bits: int = BITS) -> Interval:
     """Enclose pi by Machin's identity, pi = 16 arctan(1/5) - 4 arctan(1/239).
 
-    Remainder: the arctangent series of 1/m alternates and its terms decrease from the first on, so the value lies
-    between two adjacent partial sums.
+    Remainder: the arctangent series of 1/m alternates and its terms decrease from the first on. So the value is between
+    two adjacent partial sums.
 
     >>> pi(bits=64).decimals(15)
     ('3.141592653589793', '3.141592653589794')
@@ -54,7 +56,7 @@ def pi(*, bits: int = BITS) -> Interval:
 def sqrt(value: Interval | Exact, *, bits: int = BITS) -> Interval:
     """Enclose the square root of a nonnegative argument.
 
-    Remainder: r = isqrt(floor(x 4**s)) satisfies r**2 <= x 4**s < (r + 1)**2, so the root lies in [r, r + 1] / 2**s.
+    Remainder: r = isqrt(floor(x 4**s)) satisfies r**2 <= x 4**s < (r + 1)**2, so the root is in [r, r + 1] / 2**s.
     """
     x, precision = Interval.of(value), _precision(bits)
     if not x.lower >= 0:
@@ -65,9 +67,9 @@ def sqrt(value: Interval | Exact, *, bits: int = BITS) -> Interval:
 def exp(exponent: Interval | Exact, *, bits: int = BITS) -> Interval:
     """Enclose e**exponent.
 
-    Remainder: e**-y = sum of (-1)**n y**n / n! alternates; for 0 <= y <= 1 its terms never increase, so the value lies
-    between two adjacent partial sums. A larger y is halved until it is at most 1 and the enclosure squared as often;
-    a positive exponent uses 1 / e**-y.
+    Remainder: e**-y = sum of (-1)**n y**n / n! alternates. For 0 <= y <= 1 its terms never increase, so the value is
+    between two adjacent partial sums. A larger y is halved until it is at most 1, and the enclosure is squared as
+    often. A positive exponent uses 1 / e**-y.
     """
     x, precision = Interval.of(exponent), _precision(bits)
     if not -_EXPONENT_LIMIT <= x.lower <= x.upper <= _EXPONENT_LIMIT:
@@ -104,8 +106,8 @@ def gaussian_integral(ordinate: Interval | Exact, *, bits: int = BITS) -> Interv
     """Enclose the integral of exp(-x**2 / 2) from 0 to `ordinate`.
 
     Remainder: the series sum of (-1)**n t**(2n+1) / (2**n n! (2n+1)) alternates. The quotient of adjacent terms,
-    t**2 (2n+1) / (2 (n+1) (2n+3)), decreases in n to zero; once it is at most 1 the terms never increase again and the
-    value lies between two adjacent partial sums.
+    t**2 (2n+1) / (2 (n+1) (2n+3)), decreases in n to zero. Once it is at most 1 the terms never increase again, and the
+    value is between two adjacent partial sums.
     """
     t, precision = _ordinates(ordinate), _precision(bits)
     return Interval(
@@ -121,7 +123,7 @@ def normal_density(ordinate: Interval | Exact, *, bits: int = BITS) -> Interval:
 
 
 def normal_cdf(ordinate: Interval | Exact, *, bits: int = BITS) -> Interval:
-    """Enclose the standard normal distribution function, 1/2 + gaussian_integral / sqrt(2 pi); it increases.
+    """Enclose the standard normal distribution function, 1/2 + gaussian_integral / sqrt(2 pi), which increases.
 
     The integral is computed with enough digits that a far tail such as the value at -40 keeps its relative accuracy.
     """
@@ -130,11 +132,11 @@ def normal_cdf(ordinate: Interval | Exact, *, bits: int = BITS) -> Interval:
 
 
 def normal_quantile(probability: Interval | Exact, *, bits: int = BITS) -> Interval:
-    """Enclose the standard normal quantile of a probability strictly between 0 and 1; it increases.
+    """Enclose the standard normal quantile, which increases, of a probability strictly between 0 and 1.
 
-    Start from a bracket whose ends have proved signs of (cdf - p), then intersect with Newton's interval
+    The bracket at the start has proved signs of (cdf - p) at its ends. It is intersected with Newton's interval
     m - (cdf(m) - p) / density(bracket), which contains the root by the mean value theorem. Where cdf(m) - p has a
-    proved sign that interval lies on one side of m, so bisection comes free. Nothing is dropped without proof: the
+    proved sign, that interval is on one side of m, so each step also bisects. Nothing is dropped without proof, so the
     answer encloses the root wherever the iteration stops.
     """
     p, precision = Interval.of(probability), _precision(bits)
@@ -161,8 +163,8 @@ def _ordinates(ordinate: Interval | Exact) -> Interval:
 def _alternating(first: Fraction, quotient: Callable[[int], tuple[int, int]], work: int) -> Interval:
     """Enclose t_0 - t_1 + t_2 - ... where t_0 = first and t_{n+1} = t_n * numerator / denominator of quotient(n).
 
-    Assumes nonnegative terms and quotients that end below 1/2 and, once at most 1, stay so. Leibniz: from an index n
-    after which terms never increase, what is left out has the sign of t_n and at most its size. Terms are carried as
+    Assumes: nonnegative terms, and quotients that end below 1/2 and stay at most 1 once they are. By Leibniz, from an
+    index n after which terms never increase, the rest has the sign of t_n and at most its size. Terms are carried as
     integer bounds in units of 2**-work.
     """
     low, high = scaled_floor(first, work), scaled_ceiling(first, work)
@@ -255,7 +257,7 @@ def _log_at(x: Fraction, bits: int) -> Interval:
 def _integral_at(t: Fraction, bits: int) -> Interval:
     """Enclose the Gaussian integral with an error far below 2**-bits times both itself and the tail beyond t.
 
-    Terms grow to at most exp(t**2 / 2) and the tail shrinks like exp(-t**2 / 2): 2 t**2 more bits outweigh both.
+    Terms grow to at most exp(t**2 / 2), and the tail shrinks like exp(-t**2 / 2). 2 t**2 more bits outweigh both.
     """
     if t == 0:
         return Interval.of(t)
@@ -296,7 +298,7 @@ def _quantile_at(p: Fraction, bits: int) -> Interval:
     while bracket.width > from_scaled(1, bits) * -bracket.upper:
         narrowed = bracket
         middle, slope = bracket.middle, normal_density(bracket, bits=work)
-        # The quarters decide when the root lies too near the middle for a sign there.
+        # The quarters decide when the root is too near the middle for a sign there.
         for point in (middle, (bracket.lower + middle) / 2, (middle + bracket.upper) / 2):
             narrowed = narrowed.intersection((point - (_cdf_at(point, work) - p) / slope).rounded(work))
             if 4 * narrowed.width <= 3 * bracket.width:

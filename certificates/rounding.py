@@ -1,6 +1,6 @@
 """Rounding to the safe side: an exact number as the next double, or as decimals, below or above it.
 
-Arb's balls are rounded where they are made, in `ccfs.certificates.validated`.
+`ccfs.certificates.validated` rounds the balls of Arb.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def fraction_upper(value: Fraction) -> float:
 
 def fraction_lower(value: Fraction) -> float:
     """Return the greatest double that is at most `value`."""
-    return -fraction_upper(-value)
+    return -fraction_upper(-value)  # negation of a double is exact
 
 
 def lower_text(value: float | Fraction, decimals: int = 4) -> str:
@@ -55,7 +55,7 @@ def exact_text(value: float) -> str:
 
 
 def _infinite(value: float | Fraction) -> str | None:
-    """Return an infinity in words, None for a finite number; refuse NaN."""
+    """Return the text of an infinity, None for a finite number. Refuse NaN."""
     if isinstance(value, Fraction) or math.isfinite(value):
         return None
     if math.isnan(value):

@@ -16,15 +16,21 @@ __all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
 
 
 def kappa(count: int, rho: float) -> float:
-    """Return the energy multiplier of a block of `count` proposals with pairwise correlation `rho`, rounded up.
+    """Return the energy multiplier of a block of `count` proposals with pairwise correlation `rho`.
 
-    Paper, appendix on adaptive feasible trajectories: kappa = N / (1 + (N - 1) rho), the squared length of the
-    whitened all-ones direction. Shifting the block's common center by a vector costs kappa times its squared norm over
-    sigma squared; an upper rounding overstates the cost, so budgets derived from it are never too large.
+    kappa = N / (1 + (N - 1) rho) is the squared length of the whitened all-ones direction (Theorem 14,
+    thm:adaptive-trajectory). A shift of the block's center costs kappa times its squared norm over sigma squared.
 
     Args:
-        count: N, proposals in a block, at least 1.
+        count: proposals in a block, N in the paper, at least 1.
         rho: correlation between two proposals of one block, in [0, 1).
+
+    Returns:
+        kappa, rounded up. This overstates the cost, so a budget that is derived from it is never too large.
+
+    Raises:
+        TypeError: `count` is not an integer, or `rho` is not a real number.
+        ValueError: an argument is out of range, or a single proposal has a correlation.
 
     >>> kappa(4, 0.0), kappa(1, 0.0)
     (4.0, 1.0)
@@ -33,14 +39,20 @@ def kappa(count: int, rho: float) -> float:
 
 
 def rho_for_multiplier(count: int, multiplier: float) -> float:
-    """Return the correlation that gives `count` proposals the energy multiplier `multiplier`, rounded up.
+    """Return the correlation at which a shift of `count` proposals has the energy multiplier `multiplier`.
 
-    Inverse of `kappa`: rho = (N / lambda - 1) / (N - 1). Rounding the correlation up means that the block drawn never
-    costs more than `multiplier`.
+    This is the inverse of `kappa`: rho = (N / lambda - 1) / (N - 1).
 
     Args:
-        count: N, proposals in a block.
-        multiplier: lambda, in (1, N] for N > 1 and exactly 1 for N = 1.
+        count: proposals in a block, N in the paper.
+        multiplier: the kappa to reach, in (1, N] for N > 1 and exactly 1 for N = 1.
+
+    Returns:
+        rho, rounded up, so that the block never costs more than `multiplier`.
+
+    Raises:
+        TypeError: `count` is not an integer, or `multiplier` is not a real number.
+        ValueError: no correlation gives this multiplier.
 
     >>> kappa(4, rho_for_multiplier(4, 1.05))
     1.05
@@ -60,13 +72,13 @@ def rho_for_multiplier(count: int, multiplier: float) -> float:
 class ProposalSchedule:
     """One proposal block: `count` Gaussian proposals of scale `sigma` around a center, pairwise correlation `rho`.
 
-    Assumes: fixed before sampling. Schedules may differ between steps, never with what was sampled.
+    Assumes: fixed before sampling. Blocks may differ between steps, but must not depend on what was sampled.
 
     Args:
-        count: N, proposals in a block.
+        count: proposals in a block, N in the paper.
         sigma: standard deviation of each proposal, in the units of the center.
-        rho: correlation between two proposals of one block, in [0, 1); 0 if neither it nor `multiplier` is given.
-        multiplier: the wanted `kappa` instead of `rho`. The block's own is never above it, at most a rounding below.
+        rho: correlation between two proposals of one block, in [0, 1). It is 0 if neither it nor `multiplier` is given.
+        multiplier: the `kappa` that the block shall have, instead of `rho`. The block's own kappa is never above it.
 
     >>> ProposalSchedule(count=4, sigma=0.2, multiplier=1.05).kappa
     1.05
@@ -94,19 +106,19 @@ class ProposalSchedule:
 
     @property
     def charge(self) -> float:
-        """Energy of a shift of unit norm, kappa / sigma squared, rounded up."""
+        """Energy of a shift of length one, kappa / sigma squared, rounded up."""
         return fraction_upper(self.charge_exact)
 
     @property
     def charge_exact(self) -> Fraction:
-        """Energy of a shift of unit norm as an exact fraction of the stored doubles."""
+        """Energy of a shift of length one as an exact fraction of the stored doubles."""
         return _kappa_exact(self.count, self.rho) / Fraction(self.sigma) ** 2
 
     def sample_block(self, center: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-        """Draw the complete block, shape (count, d): one shared innovation first, then one of its own per proposal.
+        """Draw the complete block, shape (count, d): first the shared normals, then those of each proposal.
 
-        The number of normals drawn never depends on what is accepted later: drawing until acceptance would change the
-        law that the theorem charges for. A center that is not finite gives proposals that are not.
+        The number of normals never depends on what is accepted later. Drawing until acceptance would change the law for
+        which the theorem charges. A center that is not finite gives proposals that are not finite.
         """
         if center.ndim != 1:
             raise ValueError(f"`center` must have shape (d,), got {center.shape}.")

@@ -49,20 +49,28 @@ _GAUSSIAN = (
     "and the ziggurat method and rounded to doubles."
 )
 
-# The one list: a premise that is added here stands on every certificate, in the threat model and in the report.
-# Besides these a certificate has the premise of its bound. A changed sentence needs a new version of the format.
+# What every claim about trials takes for granted. A premise that is added here stands on every certificate, in the
+# threat model and in the report. Besides these a certificate has the premise of its bound. A changed sentence needs a
+# new version of the format.
 PREMISES = (_FIXED, _CAUSAL, _GAUSSIAN)
 
 
 def mu_certified(p_lower: float, target: float) -> float | None:
-    """Return the greatest mu with event_lower(p_lower, mu) >= target, rounded down; None when p_lower < target.
+    """Return the greatest mu at which `event_lower` still gives the target.
 
-    Paper, Algorithm 2 (alg:ccfs-trajectory): Phi^-1(p_lower) - Phi^-1(target). None says that the target is not
-    certified even without any shift; 0.0 says that it is certified at no shift.
+    It is Phi^-1(p_lower) - Phi^-1(target), as in Algorithm 2 (alg:ccfs-trajectory).
 
     Args:
-        p_lower: valid lower bound on the nominal event probability.
-        target: q, in (0, 1).
+        p_lower: valid lower bound on the nominal event probability, p_L in the paper.
+        target: probability that the event must keep, q in the paper, in (0, 1).
+
+    Returns:
+        mu, rounded down. None when p_lower < target, because the target is then not certified even without a shift.
+        0.0 says that it is certified without shift only.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is out of range.
 
     >>> mu_certified(0.5, 0.5), mu_certified(0.4, 0.5)
     (0.0, None)
@@ -80,10 +88,25 @@ def mu_certified(p_lower: float, target: float) -> float | None:
 
 
 def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> float | None:
-    """Return the certified Euclidean shift budget B = sigma mu / sqrt(kappa), rounded down; None when p_lower < target.
+    """Return the certified Euclidean shift budget B = sigma mu / sqrt(kappa).
 
-    Every predictable shift sequence whose squared norms add up to at most B^2 keeps the event's probability at least
-    `target` (Theorem 14, thm:adaptive-trajectory, with a constant schedule).
+    Theorem 14 (thm:adaptive-trajectory) with a constant schedule: if the squared norms of a causal shift sequence add
+    up to at most B^2 on every path, the event keeps at least the probability `target`.
+
+    Assumes: as `certify_event`.
+
+    Args:
+        p_lower: valid lower bound on the nominal event probability.
+        target: probability that the event must keep, q, in (0, 1).
+        sigma: standard deviation of a proposal, in the units of the budget.
+        kappa: energy multiplier of a block, at least 1.
+
+    Returns:
+        B, rounded down. None when p_lower < target.
+
+    Raises:
+        TypeError: an argument is not a real number.
+        ValueError: an argument is out of range.
 
     >>> f"{budget(0.6938, 0.5, sigma=0.2, kappa=1.05):.4f}"
     '0.0989'
@@ -99,11 +122,20 @@ def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> floa
 
 
 def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> float:
-    """Return the energy of a shift sequence, the sum of kappa_t |shift_t|^2 / sigma_t^2, rounded up.
+    """Return the energy of a shift sequence, the sum of kappa_t |shift_t|^2 / sigma_t^2.
+
+    This is the left side of the condition of Theorem 14 (thm:adaptive-trajectory).
 
     Args:
         shifts: array [steps, dim], in the units of the proposal centers.
         schedule: one schedule for all steps, or one per step.
+
+    Returns:
+        The energy, rounded up. It has no unit and is compared with mu squared.
+
+    Raises:
+        TypeError: `shifts` is not an array of doubles with two dimensions.
+        ValueError: a shift is not finite, or the number of schedules does not fit.
 
     >>> energy(np.array([[0.2, 0.0], [0.0, 0.2]]), ProposalSchedule(count=1, sigma=0.2))
     2.0
@@ -130,11 +162,11 @@ def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[Pr
 class TrajectoryCertificate:
     """What was counted, what was assumed, and the shift energy under which the event keeps its target probability.
 
-    The claim: with probability at least 1 - delta over the nominal sampling, jointly for all `family` certificates,
-    every causal shift rule whose energy is at most mu squared on every reachable history leaves the event's
-    probability at least `target`. A certificate whose `mu` is None claims nothing.
+    The claim: with probability at least 1 - delta over the nominal sampling, for all `family` certificates together,
+    the event keeps at least the probability `target` under every causal shift rule whose energy is at most mu squared
+    on every path. A certificate whose `mu` is None claims nothing.
 
-    Assumes: `premises`.
+    Assumes: what `premises` says.
     """
 
     event: str
@@ -160,18 +192,22 @@ class TrajectoryCertificate:
 
     @property
     def charges(self) -> tuple[float, ...]:
-        """The ellipsoid sum_t charges[t] |shift_t|^2 <= mu^2 of covered shifts; one entry for a constant schedule."""
+        """Energy of a shift of length one at each step, rounded up; one entry for a constant schedule.
+
+        The certificate covers the ellipsoid sum_t charges[t] |shift_t|^2 <= mu^2.
+        """
         return tuple(entry.charge for entry in self.schedule)
 
     @property
     def budget(self) -> float | None:
-        """Radius of the largest Euclidean ball of shift sequences inside the ellipsoid, rounded down."""
+        """Radius of the largest Euclidean ball inside the ellipsoid of shift sequences, rounded down."""
         return None if self.mu is None else _ball(self.mu, self._greatest_charge())
 
     def lower_at(self, budget: float) -> float:
         """Return the certified event probability under shifts of Euclidean budget `budget`, rounded down."""
         size = checks.nonnegative("budget", budget)
         with precision():
+            # A larger mu gives a smaller probability, so this rounding is on the safe side too.
             mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
         if mu == math.inf:
             return 1.0 if self.p_lower == 1.0 else 0.0
@@ -186,7 +222,7 @@ class TrajectoryCertificate:
         return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
 
     def recheck(self) -> None:
-        """Recompute every number from the counts; raise CertificateError if one differs."""
+        """Recompute every number from the counts. Raise CertificateError if one differs."""
         again = certify_event(
             self.successes,
             self.trials,
@@ -203,7 +239,7 @@ class TrajectoryCertificate:
                 raise CertificateError(f"`{name}` is {stored} on the certificate but {derived} from its counts.")
 
     def to_entries(self) -> dict[str, object]:
-        """Return the certificate as entries for JSON that `from_entries` reads back without loss; recheck it first."""
+        """Return the entries of the certificate for JSON, after a recheck. `from_entries` loses nothing of them."""
         self.recheck()
         return {
             **asdict(self),
@@ -216,12 +252,12 @@ class TrajectoryCertificate:
         }
 
     def to_json(self) -> str:
-        """Return the certificate as a JSON document that `from_json` reads back without loss; recheck it first."""
+        """Return the certificate as a JSON document, after a recheck. `from_json` loses nothing of it."""
         return json.dumps({"format": FORMAT, **self.to_entries()}, indent=2, sort_keys=True, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> TrajectoryCertificate:
-        """Read a certificate; refuse another format, another version, a missing, extra or inconsistent entry."""
+        """Read a certificate. Refuse another format or version, and a missing, extra or inconsistent entry."""
         try:
             document = read_document(text, FORMAT)
         except DocumentError as error:
@@ -231,7 +267,7 @@ class TrajectoryCertificate:
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, object]) -> TrajectoryCertificate:
-        """Read what `to_entries` gave; refuse a missing, extra or inconsistent entry."""
+        """Read what `to_entries` gave. Refuse a missing, extra or inconsistent entry."""
         document = dict(entries)
         try:
             certificate = cls(
@@ -279,25 +315,32 @@ def certify_event(
     bound: Bound | str,
     event: str = "event",
 ) -> TrajectoryCertificate:
-    """Certify a trajectory event from its nominal success count (Algorithm 2 (alg:ccfs-trajectory)).
+    """Certify a trajectory event from its nominal success count, as Algorithm 2 (alg:ccfs-trajectory) does.
 
-    Theorem 14 (thm:adaptive-trajectory): if one causal program is run with fresh Gaussian blocks and the shifts are
-    chosen before each block with energy at most mu^2 on every reachable history, then an event of nominal probability
-    p keeps probability at least Phi(Phi^-1(p) - mu). The lower bound on p has error delta / family.
+    Theorem 14 (thm:adaptive-trajectory): one causal program runs with fresh Gaussian blocks. The shifts are chosen
+    before each block, and their energy is at most mu^2 on every path. Then an event of nominal probability p keeps at
+    least the probability Phi(Phi^-1(p) - mu). The lower bound on p fails with probability at most delta / family.
 
-    Assumes: controller, verifier, fallbacks, dynamics, event, schedules and stopping rule are the same with and
-    without shift and were fixed before sampling; the trajectories were sampled as the bound's premise says; `family`
-    counts every claim made from the same study.
+    Assumes: controller, verifier, fallbacks, dynamics, event, schedule and stopping rule are the same with and without
+    shift and were fixed before sampling. The trials were sampled as the bound's premise says. `family` counts every
+    claim of the study.
 
     Args:
-        successes: nominal trajectories in the event.
-        trials: nominal trajectories.
+        successes: nominal trials in the event.
+        trials: nominal trials, M in the paper.
         delta: failure probability of the whole family.
         family: number of claims that share `delta`.
-        target: q, the probability to keep, in (0, 1).
-        schedule: one proposal schedule, or one per step of the horizon.
+        target: probability that the event must keep, q in the paper, in (0, 1).
+        schedule: one block for every step, or one per step of the horizon.
         bound: "hoeffding", "cohort", "clopper-pearson" or "anytime".
         event: the event's name, for readers.
+
+    Returns:
+        The certificate. Its `p_lower`, `mu` and `budget` are rounded down. `mu` is None if the target is not certified.
+
+    Raises:
+        TypeError: an argument has the wrong kind.
+        ValueError: an argument is out of range, or the rule is unknown.
 
     >>> certificate = certify_event(
     ...     256, 256, delta=0.001, family=6, target=0.9, schedule=ProposalSchedule(count=1, sigma=0.2), bound="cohort"

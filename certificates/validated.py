@@ -1,7 +1,7 @@
 """Arb enclosures behind every certificate, and their rounding to the double on the safe side.
 
-A ball that comes out of Arb contains the exact value whatever the working precision; more bits only make it narrower.
-So nothing here can be unsound by lack of precision, only loose, and SciPy's answers serve as starting points only.
+A ball from Arb contains the exact value at every working precision. More bits only make it narrower. So a lack of
+precision can make a bound loose, but never unsound. SciPy's answers serve as starting points only.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 WORKING_BITS = 128
-_ROUNDING_BITS = 4 * WORKING_BITS  # not to widen a ball while it is rounded
-_SPARE_BITS = 58  # of the working precision; what is left is narrower than a double's spacing
+_ROUNDING_BITS = 4 * WORKING_BITS  # enough that rounding does not widen a ball
+_SPARE_BITS = 58  # a root may lose this many of the working bits and still be narrower than a double's spacing
 _NEWTON_STEPS = 400
 # The working precision is one setting for all threads of the process.
 _LOCK = threading.RLock()
@@ -38,7 +38,7 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def precision(bits: int = WORKING_BITS) -> Iterator[None]:
-    """Work with exactly `bits` bits inside the block, one thread at a time, so that results are the same everywhere."""
+    """Work with exactly `bits` bits inside the block, one thread at a time. Results are then the same everywhere."""
     with _LOCK, ctx.workprec(bits):
         yield
 
@@ -46,7 +46,7 @@ def precision(bits: int = WORKING_BITS) -> Iterator[None]:
 def refined(enclose: Callable[[], arb]) -> arb:
     """Return the ball that `enclose` gives at the first of three precisions at which its lower double is decided.
 
-    Without this, the last bit of a bound could depend on where the enclosure's iteration started.
+    Without this, the last bit of a bound could depend on the starting point of the iteration.
     """
     for bits in (WORKING_BITS, 2 * WORKING_BITS, 4 * WORKING_BITS):
         with precision(bits):
@@ -92,9 +92,8 @@ def normal_quantile(p: arb) -> arb:
 def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
     """Enclose P(Binomial(trials, p) >= successes) for an exact `p` inside (0, 1).
 
-    The terms from `successes` upward have decreasing ratios r, so that what is left after a term t with r < 1 is
-    between 0 and t r / (1 - r). Below the mean the other tail is summed instead, with successes and failures
-    exchanged.
+    The terms from `successes` upward have decreasing ratios r. So the rest after a term t with r < 1 is between 0 and
+    t r / (1 - r). Below the mean the other tail is summed instead, with successes and failures exchanged.
     """
     if successes <= 0:
         return arb(1)
@@ -143,7 +142,7 @@ def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, 
     """Enclose the p below successes / trials at which the beta mixture's likelihood ratio against p is 1 / delta.
 
     The logarithm of that ratio falls strictly from infinity to at most 0 on (0, successes / trials]. A root below
-    1e-300 is reported as the ball [0, 1e-300].
+    1e-300 gives the ball [0, 1e-300].
     """
     failures = trials - successes
     a, b = prior
@@ -172,8 +171,8 @@ def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, 
 def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: float) -> arb:
     """Enclose the root in (0, 1) of a strictly monotone function by interval Newton steps from `guess`.
 
-    If the Newton image of a ball X around the guess, guess - value(guess) / slope(X), lies inside X, then it contains
-    the root (mean value theorem); nothing is returned without that.
+    Let X be a ball around the guess. If the Newton image guess - value(guess) / slope(X) is inside X, it contains the
+    root by the mean value theorem. Nothing is returned without this proof.
     """
     point = min(max(guess, 1e-300), 1.0 - 2.0**-53) if math.isfinite(guess) else 0.5
     here, enclosure = arb(point), None
@@ -194,7 +193,7 @@ def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: flo
 
 
 def _inside(here: arb, following: arb) -> arb:
-    """Return the next point of the iteration, half way to the nearer end where a step leaves (0, 1)."""
+    """Return the next point of the iteration, or a point half way to the end of (0, 1) that the step would pass."""
     if following > 0 and following < 1:
         return following
     return ((1 + here) / 2).mid() if following >= 1 else (here / 2).mid()

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrictCheck:
-    """One claim about a witness and whether its enclosures prove it; False means not proved, not disproved."""
+    """One claim about a witness, and whether its enclosures prove it. False means not proved. It may still be true."""
 
     claim: str
     holds: bool
@@ -37,7 +37,7 @@ class StrictCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceFilterWitness:
-    """Proposition confidence-filter: a softmax threshold keeps two tails, and the substituted radius is too large."""
+    """Proposition 5 (prop:confidence-filter): a softmax threshold keeps two tails, and the substituted radius fails."""
 
     displacement: Fraction
     boundary_distance: Fraction
@@ -74,10 +74,10 @@ class ConfidenceFilterWitness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LShapeWitness:
-    """Proposition lshape-witness: on a compact connected set, one short shift breaks KL, TV and the event comparison.
+    """Proposition 6 (prop:lshape-witness): on a compact connected set a short shift breaks KL, TV and the events.
 
-    KL and TV are taken between the Gaussian at a and at b, both conditioned on the L-shape; the `gaussian_`
-    comparators are the same divergences without conditioning.
+    KL and TV compare the Gaussian at a with the one at b, both conditioned on the L-shape. The names with `gaussian_`
+    are the same divergences without conditioning.
     """
 
     displacement: Fraction
@@ -123,7 +123,7 @@ class LShapeWitness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoBandWitness:
-    """Appendix two-band: a covariance certificate more than doubles the joint-mass one on a nonconvex filter."""
+    """Appendix app:two-band: on a nonconvex filter a covariance certificate is more than twice the joint-mass one."""
 
     boundary_distance: Fraction
     retained_mass: Interval
@@ -153,11 +153,15 @@ class TwoBandWitness:
 
 
 def confidence_filter(*, bits: int = BITS) -> ConfidenceFilterWitness:
-    """Enclose every number of Proposition confidence-filter.
+    """Enclose every number of Proposition 5 (prop:confidence-filter).
 
-    With sigma = 1 and logits (0, u log 9), a proposal u is kept when its largest softmax probability exceeds 0.9, that
-    is when abs(u) > 1: label zero left, label one right. Reflection puts the boundary at zero exactly. The joint masses
-    at a are Φ(-1 - a) and Φ(-1 + a), so Φ⁻¹ undoes Φ and the joint-mass radius is an exact fraction.
+    With sigma = 1 and logits (0, u log 9), a proposal u is kept when its largest softmax probability exceeds 0.9. That
+    is the case when abs(u) > 1, with label zero on the left and label one on the right. By reflection the boundary is
+    exactly at zero. The joint masses at a are Φ(-1 - a) and Φ(-1 + a), so Φ⁻¹ undoes Φ and the joint-mass radius is an
+    exact fraction.
+
+    Args:
+        bits: how tight the enclosures are, about 2**-bits of their size.
     """
     center, shifted = Fraction(-1, 10), Fraction(1, 100)
     left, right = normal_cdf(-1 - center, bits=bits), normal_cdf(-1 + center, bits=bits)
@@ -176,12 +180,15 @@ def confidence_filter(*, bits: int = BITS) -> ConfidenceFilterWitness:
 
 
 def l_shape(*, bits: int = BITS) -> LShapeWitness:
-    """Enclose every number of Proposition lshape-witness and of the table in its appendix.
+    """Enclose every number of Proposition 6 (prop:lshape-witness) and of the table in its appendix.
 
     The set is [0, 1] x [0, 1/2] together with [0, 1/2] x [1/2, 1], sigma = 3/20, a = (13/20, 49/100) and b = a plus
-    1/100 along the first axis. Masses of boxes are products of Φ differences and add, since interiors are disjoint. KL
-    comes from the occupancy identity (eq. occupancy-kl); TV from the halfspace left of the point where the two
-    conditioned densities cross.
+    1/100 along the first axis. The mass of a box is a product of Φ differences, and masses add up because interiors are
+    disjoint. KL comes from the occupancy identity (eq:occupancy-kl). TV comes from the halfspace left of the point
+    where the two conditioned densities cross.
+
+    Args:
+        bits: how tight the enclosures are, about 2**-bits of their size.
     """
     sigma, height = Fraction(3, 20), Fraction(49, 100)
     nominal, shifted, threshold = Fraction(13, 20), Fraction(66, 100), Fraction(633, 1000)
@@ -210,11 +217,15 @@ def l_shape(*, bits: int = BITS) -> LShapeWitness:
 
 
 def two_band(*, bits: int = BITS) -> TwoBandWitness:
-    """Enclose the five numbers of the two-band appendix at distance 1/10 from the boundary.
+    """Enclose the five numbers of the two-band appendix (app:two-band) at distance 1/10 from the boundary.
 
-    sigma = 1 and the filter keeps R x ([-1, -0.9] ∪ [0.9, 1]). The kept second coordinate lies in [-1, 1], so by
-    Popoviciu the conditional covariance is at most the identity at every center and the forward-KL radius sqrt(2 J)
-    holds with ratio 1 and no ball limit (Proposition diameter-radii). Reflection puts the boundary at zero exactly.
+    Here sigma = 1, and the filter keeps R x ([-1, -0.9] ∪ [0.9, 1]). The second coordinate of what is kept is in
+    [-1, 1]. So by Popoviciu the conditional covariance is at most the identity at every center, and the forward-KL
+    radius sqrt(2 J) holds with ratio 1 and an infinite ball (Proposition 9, prop:diameter-radii). By reflection the
+    boundary is exactly at zero.
+
+    Args:
+        bits: how tight the enclosures are, about 2**-bits of their size.
     """
     distance, inner = Fraction(1, 10), Fraction(9, 10)
     lower_band = normal_cdf(1 - distance, bits=bits) - normal_cdf(inner - distance, bits=bits)
@@ -243,7 +254,7 @@ class _LShapeLaw:
     bits: int
 
     def moments(self) -> tuple[Interval, Interval, Interval]:
-        """Enclose mass, first and second moment of (z_1 - center) / sigma over the L-shape, not normalised."""
+        """Enclose the mass and the first two moments of (z_1 - center) / sigma over the L-shape, not normalised."""
         mass = first = second = Interval.of(0)
         for right, weight in self._columns():
             low, high = -self.center / self.sigma, (right - self.center) / self.sigma
@@ -277,10 +288,10 @@ class _LShapeLaw:
 
 
 def _share(part: Interval, rest: Interval) -> Interval:
-    """Enclose part / (part + rest), writing each variable once so that the enclosure stays tight."""
+    """Enclose part / (part + rest), with each variable written once so that the enclosure stays tight."""
     return 1 / (1 + rest / part)
 
 
 def _half_gap(high: Interval, low: Interval, bits: int) -> Interval:
-    """Enclose (Φ⁻¹(high) - Φ⁻¹(low)) / 2: a radius with sigma = 1 (Theorem joint-mass, if fed joint masses)."""
+    """Enclose (Φ⁻¹(high) - Φ⁻¹(low)) / 2, the radius at sigma = 1. With joint masses it is that of Theorem 7."""
     return ((normal_quantile(high, bits=bits) - normal_quantile(low, bits=bits)) / 2).rounded(bits)
