@@ -19,8 +19,8 @@ from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, schema_of
 from ccfs.runs.run import run
-from ccfs.runs.tables import shift_schema, step_schema, trajectory_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")
@@ -73,7 +73,7 @@ def test_readme_example_needs_fifteen_lines_and_two_imports() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [step_schema(1), trajectory_schema(), shift_schema(1)], ids=["steps", "trajectories", "private"]
+    "schema", [schema_of(kind, 1) for kind in (StepRow, TrajectoryRow, ShiftRow)], ids=["steps", "lines", "private"]
 )
 def test_formats_name_every_column(schema) -> None:
     documented = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", text_of("docs/formats.md"), re.M))))

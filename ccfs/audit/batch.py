@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -10,24 +9,25 @@ import numpy as np
 import pyarrow as pa
 
 from ccfs.attacks.ledger import EnergyLedger
-from ccfs.files.digests import chain_start, chain_step, file_digest
+from ccfs.files.digests import file_digest
 from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch, Journal
 from ccfs.runs.build import attack_limit
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.recording import ShiftRow, StepRow, TrajectoryRow, trajectory_row
-from ccfs.runs.store import Store
-from ccfs.runs.tables import (
+from ccfs.runs.record import (
+    ShiftRow,
+    StepRow,
+    TrajectoryRow,
+    chain_start,
+    chain_step,
     dimension_of,
-    shift_rows,
-    shift_schema,
-    step_rows,
-    step_schema,
-    trajectory_rows,
-    trajectory_schema,
+    lines_of,
+    schema_of,
 )
+from ccfs.runs.recording import trajectory_row
+from ccfs.runs.store import Store
 
 __all__ = ["batch_faults"]
 
@@ -49,29 +49,29 @@ def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec 
         return
     if (journal.trials, journal.files) != (batch.trials, digests):
         yield f"{batch.journal}: is not the journal of these files."
-    tables = []
+    kinds = {batch.traces: StepRow, batch.trajectories: TrajectoryRow, batch.private: ShiftRow}
+    tables: dict[str, pa.Table] = {}
     for name in batch.files:
         try:
-            tables.append(read_parquet(store.read(name)))
+            tables[name] = read_parquet(store.read(name))
         except (OSError, pa.ArrowException) as error:
             yield f"{name}: cannot be read: {error}"
             return
-    dimension = dimension_of(tables[0], "center")
-    schemas = (step_schema(dimension), trajectory_schema(), shift_schema(dimension))
-    for name, table, schema in zip(batch.files, tables, schemas, strict=False):
-        if not table.schema.equals(schema, check_metadata=True):
+    dimension = dimension_of(StepRow, tables[batch.traces])
+    for name, table in tables.items():
+        if not table.schema.equals(schema_of(kinds[name], dimension), check_metadata=True):
             yield f"{name}: has other columns than this format."
             return
-    steps, rows = step_rows(tables[0]), trajectory_rows(tables[1])
-    yield from _trial_faults(protocol, arm, batch, steps, rows)
+    steps, lines = lines_of(StepRow, tables[batch.traces]), lines_of(TrajectoryRow, tables[batch.trajectories])
+    yield from _trial_faults(protocol, arm, batch, steps, lines, dimension)
     if attack is not None:
-        yield from _energy_faults(protocol, arm, attack, batch, steps, shift_rows(tables[2]))
+        yield from _energy_faults(protocol, arm, attack, batch, steps, lines_of(ShiftRow, tables[batch.private]))
 
 
 def _trial_faults(
-    protocol: Protocol, arm: Arm, batch: Batch, steps: list[StepRow], rows: list[TrajectoryRow]
+    protocol: Protocol, arm: Arm, batch: Batch, steps: list[StepRow], rows: list[TrajectoryRow], dimension: int
 ) -> Iterator[str]:
-    trace_file, row_file = batch.files[:2]
+    trace_file, row_file = batch.traces, batch.trajectories
     if tuple(row.trial for row in rows) != batch.trials:
         yield f"{row_file}: must hold the trials {batch.trials[0]} to {batch.trials[-1]}, each once and in order."
         return
@@ -88,37 +88,23 @@ def _trial_faults(
             yield f"{row_file}: trial {row.trial} has reset seed {row.reset_seed}, not the protocol's."
         if [step.t for step in found] != list(range(len(found))) or len(found) > protocol.horizon:
             yield f"{trace_file}: trial {row.trial} must have the steps 0, 1, ... within the horizon."
-        chain, fault = _chain(row, found)
+        chain, fault = _chain(row, found, dimension)
         if fault is not None:
             yield f"{trace_file}: trial {row.trial}: the hash chain breaks at step {fault}."
-        again = trajectory_row(row.trial, row.reset_seed, row.outcome, row.error, row.first_observation, chain, found)
+        again = trajectory_row(row, chain, found)
         if repr(again) != repr(row):  # exact, and NaN equals itself
             yield f"{row_file}: trial {row.trial} is not what its steps give."
         elif not _is_plausible(row, found, protocol):
             yield f"{row_file}: trial {row.trial} has the outcome {row.outcome!r}, which its steps contradict."
 
 
-def _chain(row: TrajectoryRow, steps: list[StepRow]) -> tuple[bytes, int | None]:
+def _chain(row: TrajectoryRow, steps: list[StepRow], dimension: int) -> tuple[bytes, int | None]:
     """Return the chain's last value and the first step where the stored one differs."""
     if not steps and row.outcome == Outcome.CRASHED.value and row.chain == b"\0" * 32:
         return row.chain, None  # the reset itself crashed: there is no first observation
-    chain = chain_start(row.reset_seed, row.first_observation)
+    chain = chain_start(row.reset_seed, dimension, row.first_observation)
     for step in steps:
-        chain = chain_step(
-            chain,
-            t=step.t,
-            center=struct.pack(f"<{len(step.center)}d", *step.center),
-            source=step.source,
-            index=step.index,
-            action=None if step.action is None else struct.pack(f"<{len(step.action)}d", *step.action),
-            skipped=step.skipped,
-            reward=step.reward,
-            cost=step.cost,
-            goal=step.goal,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            observation=step.observation,
-        )
+        chain = chain_step(chain, step)
         if chain != step.chain:
             return chain, step.t
     return chain, None
@@ -149,7 +135,7 @@ def _energy_faults(
     protocol: Protocol, arm: Arm, attack: AttackSpec, batch: Batch, steps: list[StepRow], shifts: list[ShiftRow]
 ) -> Iterator[str]:
     """Charge every stored shift again."""
-    private = batch.files[2]
+    private = batch.private
     if [(shift.trial, shift.t) for shift in shifts] != [(step.trial, step.t) for step in steps]:
         yield f"{private}: must hold one shift for each step."
         return

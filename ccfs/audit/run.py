@@ -201,7 +201,7 @@ def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec
     try:
         return list(batch_faults(store, protocol, arm, attack, batch))
     except Exception as error:  # whatever a forged table makes a reader do, it is a fault of this batch
-        return [f"{batch.files[0]}: cannot be audited: {error}"]
+        return [f"{batch.traces}: cannot be audited: {error}"]
 
 
 def _stray_files(store: Store, protocol: Protocol, found: _Findings) -> Iterator[str]:

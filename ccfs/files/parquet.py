@@ -9,7 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["parquet_bytes", "parquet_columns", "read_parquet"]
+__all__ = ["ROW_GROUP", "ParquetSink", "parquet_bytes", "parquet_columns", "read_parquet"]
+
+ROW_GROUP = 1 << 16
+"""Rows that stand together in a file."""
 
 
 def read_parquet(source: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
@@ -40,18 +43,37 @@ def parquet_columns(path: Path) -> list[str]:
 
 def parquet_bytes(table: pa.Table) -> bytes:
     """Return a table as Parquet (zstd): the same rows give the same bytes."""
-    sink = pa.BufferOutputStream()
-    # Page checksums: a flipped bit is found by any reader, not only by the manifest.
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        compression_level=6,
-        use_dictionary=[field.name for field in table.schema if pa.types.is_string(field.type)],
-        row_group_size=1 << 16,
-        write_page_checksum=True,
-    )
-    return bytes(sink.getvalue())
+    sink = ParquetSink(table.schema)
+    sink.write(table)
+    return sink.finish()
+
+
+class ParquetSink:
+    """A Parquet file in memory that is written piece by piece.
+
+    Pieces of a multiple of `ROW_GROUP` rows, with the rest in the last one, give the bytes of the whole table.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._stream = pa.BufferOutputStream()
+        # Page checksums: a flipped bit is found by any reader, not only by the manifest.
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            schema,
+            compression="zstd",
+            compression_level=6,
+            use_dictionary=[field.name for field in schema if pa.types.is_string(field.type)],
+            write_page_checksum=True,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows."""
+        self._writer.write_table(table, row_group_size=ROW_GROUP)
+
+    def finish(self) -> bytes:
+        """Return the file."""
+        self._writer.close()
+        return bytes(self._stream.getvalue())
 
 
 @contextmanager

@@ -13,18 +13,16 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text
-from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.table import TableRow, table_rows
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.build import build_event, event_references
-from ccfs.runs.counting import finished_batches
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
-from ccfs.runs.recording import TrajectoryRow
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import Store
-from ccfs.runs.tables import trajectory_rows
 
 __all__ = [
     "BUDGET",
@@ -269,8 +267,9 @@ def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | Non
     counts = np.zeros((len(names), protocol.horizon), dtype=np.int64)
     ends = np.array([end for _, end in bins])
     trials = 0
-    for batch in finished_batches(store, protocol, arm, attack):
-        table = read_parquet(store.path(batch.files[0]), ["t", "source", "index"])
+    reader = RunReader(store, protocol)
+    for batch in reader.batches(arm, attack):
+        table = reader.columns(batch, ["t", "source", "index"])
         step, index = table.column("t").to_numpy(), table.column("index").to_numpy()
         source = table.column("source").to_numpy()
         kind = np.full(len(step), len(names) - 1)
@@ -344,8 +343,8 @@ def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate
 
 
 def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
-    batches = finished_batches(store, protocol, arm, None)
-    return [row for batch in batches for row in trajectory_rows(read_parquet(store.read(batch.files[1])))]
+    reader = RunReader(store, protocol)
+    return [row for batch in reader.batches(arm, None) for row in reader.trajectories(batch)]
 
 
 def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:

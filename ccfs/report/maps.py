@@ -26,7 +26,7 @@ from ccfs.report.replay import (
     stored_trial,
 )
 from ccfs.runs.executors import Engine
-from ccfs.runs.recording import StepRow, TrajectoryRow
+from ccfs.runs.record import StepRow, TrajectoryRow
 from ccfs.runs.store import Store
 from ccfs.runtime.interfaces import Vector
 

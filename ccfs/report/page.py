@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from markupsafe import Markup
@@ -30,12 +29,13 @@ from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name
-from ccfs.runs.counting import finished_batches, refuse_changed_events
+from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
 from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
 from ccfs.runs.provenance import read_provenance
+from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.trace import Trace, traces
+from ccfs.runs.trace import Trace
 
 __all__ = ["REPORT", "render", "write_report"]
 
@@ -211,9 +211,9 @@ def _most_harmful(protocol: Protocol, claims: Sequence[_Claim]) -> AttackSpec | 
 def _first_traces(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[Trace, ...]:
     def stored() -> Sequence[Trace]:
         found: list[Trace] = []
-        for batch in finished_batches(store, protocol, arm, attack):
-            steps, rows = (store.path(name) for name in batch.files[:2])
-            found += islice(traces(rows, steps), _DRAWN - len(found))
+        reader = RunReader(store, protocol)
+        for batch in reader.batches(arm, attack):
+            found += reader.traces(batch)[: _DRAWN - len(found)]
             if len(found) >= _DRAWN:
                 break
         return found

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ccfs.files.digests import chain_start, chain_step, observation_digest
-from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import NOMINAL, Protocol
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import Disc, Scene, scene_for
-from ccfs.runs.batches import Batch, parse_canonical
-from ccfs.runs.counting import finished_batches
+from ccfs.runs.batches import parse_canonical
 from ccfs.runs.executors import Engine
-from ccfs.runs.recording import StepRow, TrajectoryRow
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import StepRow, TrajectoryRow, chain_start, chain_step, observation_digest
 from ccfs.runs.store import Store
-from ccfs.runs.tables import step_rows, trajectory_rows
 from ccfs.runtime.environment import Signals, inner_step
 from ccfs.runtime.grid import Grid
 from ccfs.runtime.interfaces import Vector
@@ -82,7 +75,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
     observation, _ = env.reset(seed=row.reset_seed)
     digest = observation_digest(grid(observation))
     _refuse(digest != row.first_observation, row, "the first observation")
-    chain = chain_start(row.reset_seed, digest)
+    chain = chain_start(row.reset_seed, int(np.prod(env.action_space.shape or ())), digest)
     discs, causes = list(scene.discs()), ""
     path, nearest, acted = [scene.place()], [], []
     done = [step for step in steps if step.action is not None]
@@ -91,14 +84,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
         got = inner_step(env, np.array(step.action, dtype=env.action_space.dtype), signals)
         digest = observation_digest(grid(got.observation))
         _refuse(digest != step.observation, row, f"the observation after step {step.t}")
-        chain = chain_step(
-            chain,
-            t=step.t,
-            center=_doubles(step.center),
-            source=step.source,
-            index=step.index,
-            action=_doubles(step.action or ()),
-            skipped=step.skipped,
+        line = step._replace(
             reward=got.reward,
             cost=got.cost,
             goal=got.goal,
@@ -106,6 +92,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
             truncated=got.truncated or step.t + 1 == protocol.horizon,  # as the wrapper has it
             observation=digest,
         )
+        chain = chain_step(chain, line)
         # repr, by which NaN equals itself: a stored number may have been changed and its place in the chain not.
         is_other = repr((got.reward, got.cost, got.goal)) != repr((step.reward, step.cost, step.goal))
         _refuse(is_other or chain != step.chain, row, f"the record of step {step.t}")
@@ -130,10 +117,6 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
 def _refuse(differs: bool, row: TrajectoryRow, what: str) -> None:
     if differs:
         raise ReplayError(f"trial {row.trial} does not replay: {what} is not the stored one.")
-
-
-def _doubles(values: Sequence[float]) -> bytes:
-    return struct.pack(f"<{len(values)}d", *values)
 
 
 LAYOUTS = 4
@@ -300,23 +283,14 @@ def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> 
 def _stored(
     store: Store, protocol: Protocol, keys: Sequence[Key]
 ) -> Iterator[tuple[Key, TrajectoryRow, list[StepRow]]]:
-    """Yield the rows of trials, each batch file read once, only the wanted rows turned into values."""
+    """Yield the rows of trials; each batch file is read once."""
+    reader = RunReader(store, protocol)
     for arm in protocol.arms:
         for attack in (None, *protocol.attacks):
             name = NOMINAL if attack is None else attack.name
             wanted = {trial for of_arm, kind, trial in keys if (of_arm, kind) == (arm.name, name)}
-            for batch in finished_batches(store, protocol, arm, attack):
-                some = sorted(wanted.intersection(batch.trials))
+            for batch in reader.batches(arm, attack):
+                some = wanted.intersection(batch.trials)
                 if some:
-                    for row, rows in _rows(store, batch, some):
-                        yield (arm.name, name, row.trial), row, rows
-
-
-def _rows(store: Store, batch: Batch, trials: Sequence[int]) -> Iterator[tuple[TrajectoryRow, list[StepRow]]]:
-    tables = []
-    for name in batch.files[:2]:
-        table = read_parquet(store.read(name))
-        tables.append(table.filter(pc.is_in(table.column("trial"), pa.array(trials, type=pa.int64()))))
-    steps = {trial: list(rows) for trial, rows in groupby(step_rows(tables[0]), key=lambda row: row.trial)}
-    for row in trajectory_rows(tables[1]):
-        yield row, steps.get(row.trial, [])
+                    for row, steps in reader.steps(batch, some):
+                        yield (arm.name, name, row.trial), row, steps

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ccfs.files.digests import file_digest
-from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit
-from ccfs.runs.counting import certificate, finished_batches, refuse_changed_events, tally
+from ccfs.runs.counting import certificate, refuse_changed_events, tally
 from ccfs.runs.manifest import manifest_faults, write_manifest
 from ccfs.runs.provenance import read_provenance
+from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
@@ -53,13 +53,14 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
     """
     refuse_changed_events(store, protocol)
     record = read_provenance(store)
+    reader = RunReader(store, protocol)
     digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
     for arm in protocol.arms:
         counts, trials = tally(store, protocol, arm, None)
         _refuse_missing_trials_of(store, protocol, arm, trials)
-        files = [name for batch in finished_batches(store, protocol, arm, None) for name in batch.files]
+        files = [name for batch in reader.batches(arm, None) for name in batch.files]
         attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
-        energies = {spec.name: _greatest_energy(store, protocol, arm, spec) for spec in protocol.attacks}
+        energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         for event in protocol.events:
             yield (
                 certificate_name(arm, event),
@@ -108,7 +109,7 @@ def _texts(table: object) -> dict[str, str]:
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
     """Raise unless every arm has the trials that its numbers may be computed from: the planned ones, in order."""
     for arm in protocol.arms:
-        trials = sum(len(batch.trials) for batch in finished_batches(store, protocol, arm, None))
+        trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
         _refuse_missing_trials_of(store, protocol, arm, trials)
 
 
@@ -117,14 +118,10 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
     if protocol.claim.stop_at_budget is None and trials != planned:
         raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
     for attack in (None, *protocol.attacks):
-        if finished_batches(store, protocol, arm, attack) != list(plan(protocol, arm, attack, trials)):
+        if RunReader(store, protocol).batches(arm, attack) != list(plan(protocol, arm, attack, trials)):
             under = "nominal" if attack is None else attack.name
             raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
 
 
-def _greatest_energy(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec) -> float:
-    spent = 0.0
-    for batch in finished_batches(store, protocol, arm, attack):
-        column = read_parquet(store.read(batch.files[2])).column("spent").to_pylist()
-        spent = max([spent, *column])
-    return spent
+def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:
+    return max((spent for batch in reader.batches(arm, attack) for spent in reader.spent(batch).values()), default=0.0)

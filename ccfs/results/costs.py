@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,11 @@ from ccfs.certificates.trajectory import certify_event
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.results.cost_curve import CostCurve, cost_curve
-from ccfs.runs.batches import Batch
-from ccfs.runs.counting import finished_batches, refuse_changed_events
+from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.events import total_cost
 from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.trace import Trace, traces
 
 __all__ = ["GRID", "CostStudy", "cost_study"]
 
@@ -120,11 +119,12 @@ def _read(store: Store, protocol: Protocol) -> tuple[dict[str, list[float]], flo
     What the environment can cost shows in the attacked arms too.
     """
     totals: dict[str, list[float]] = {}
+    reader = RunReader(store, protocol)
     greatest, is_binary, is_any = 0.0, True, False
     for arm in protocol.arms:
         totals[arm.name] = []
         for attack in (None, *protocol.attacks):
-            for trace in _traces(store, finished_batches(store, protocol, arm, attack)):
+            for trace in (trace for batch in reader.batches(arm, attack) for trace in reader.traces(batch)):
                 costs = trace.cost[: protocol.horizon]
                 known = costs[np.isfinite(costs)]
                 greatest = max(greatest, math.fsum(known))
@@ -135,12 +135,3 @@ def _read(store: Store, protocol: Protocol) -> tuple[dict[str, list[float]], flo
     if not is_any:
         raise ValueError(f"{store.root}: must have recorded costs, but no step has one. See `environment.cost`.")
     return totals, greatest, is_binary
-
-
-def _traces(store: Store, batches: Iterable[Batch]) -> Iterable[Trace]:
-    for batch in batches:
-        steps, rows = (store.path(name) for name in batch.files[:2])
-        found = list(traces(rows, steps))
-        if [trace.trial for trace in found] != list(batch.trials):
-            raise RunError(f"{rows}: must hold each of its trials once and in order. Audit this run.")
-        yield from found

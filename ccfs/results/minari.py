@@ -11,15 +11,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_arm
-from ccfs.runs.counting import finished_batches
 from ccfs.runs.manifest import manifest_faults
-from ccfs.runs.recording import StepRow, TrajectoryRow, TrialRecorder
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import StepRow, TrajectoryRow
+from ccfs.runs.recording import TrialRecorder
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.tables import trajectory_rows
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.interfaces import Controller, Vector
 from ccfs.runtime.wrapper import ProposalWrapper
@@ -139,8 +137,9 @@ def _replayed(
     controller: Controller,
 ) -> Iterator[tuple[TrajectoryRow, TrialRecorder]]:
     stop = StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost)
-    for batch in finished_batches(store, protocol, arm, attack):
-        for stored in _rows(store, batch):
+    reader = RunReader(store, protocol)
+    for batch in reader.batches(arm, attack):
+        for stored in reader.trajectories(batch):
             recorder, row = run_trial(
                 wrapped,
                 controller,
@@ -150,14 +149,10 @@ def _replayed(
             )
             if (row.chain, row.outcome, row.error) != (stored.chain, stored.outcome, stored.error):
                 raise RunError(
-                    f"{store.path(batch.files[1])}: trial {stored.trial} does not replay to its stored hash. "
+                    f"{store.path(batch.trajectories)}: trial {stored.trial} does not replay to its stored hash. "
                     "Use the versions that `ccfs audit` names."
                 )
             yield row, recorder
-
-
-def _rows(store: Store, batch: Batch) -> list[TrajectoryRow]:
-    return trajectory_rows(read_parquet(store.read(batch.files[1])))
 
 
 def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype: DTypeLike) -> EpisodeBuffer:

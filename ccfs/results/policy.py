@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,6 @@ from ccfs.runs.build import check_horizon
 from ccfs.runs.events import Event, holds
 from ccfs.runs.possible import shortfall
 from ccfs.runs.preflight import Names, try_step
-from ccfs.runs.tables import step_table, trajectory_table
 from ccfs.runs.trace import Trace, traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll
@@ -211,6 +210,5 @@ def _try_one_step(
 def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:
     streams = Streams(protocol="certify_policy", root=seed, arm="policy", trial=trial).drawn()
     recorder, row = run_trial(wrapped, controller, horizon=horizon, stop=StopRule(), streams=streams)
-    dimension = cast(gymnasium.spaces.Box, wrapped.action_space).shape[0]
-    (trace,) = traces(trajectory_table([row]), step_table(recorder.steps, dimension))
+    (trace,) = traces([row], recorder.table)
     return trace

@@ -7,17 +7,15 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ccfs.files.parquet import read_parquet
-from ccfs.protocol.model import NOMINAL, Protocol
+from ccfs.protocol.model import Protocol
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event
-from ccfs.runs.counting import finished_batches, refuse_changed_events, refuse_other_trials
+from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.events import holds
 from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.tables import trajectory_rows
-from ccfs.runs.trace import traces
 
 __all__ = ["event_column", "fallback_column", "trial_lines"]
 
@@ -47,12 +45,13 @@ def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reading its trials.")
     refuse_missing_trials(store, protocol)
     refuse_changed_events(store, protocol)
+    reader = RunReader(store, protocol)
     lines = [
         line
         for attack in (None, *protocol.attacks)
         for arm in protocol.arms
-        for batch in finished_batches(store, protocol, arm, attack)
-        for line in _batch_lines(store, protocol, batch, (arm.controller.name, arm.schedule.name))
+        for batch in reader.batches(arm, attack)
+        for line in _batch_lines(reader, protocol, batch, (arm.controller.name, arm.schedule.name))
     ]
     return pa.Table.from_pylist(lines, schema=_schema(protocol))
 
@@ -82,14 +81,13 @@ def _schema(protocol: Protocol) -> pa.Schema:
     )
 
 
-def _batch_lines(store: Store, protocol: Protocol, batch: Batch, arm: tuple[str, str]) -> Iterator[dict[str, object]]:
-    steps, trajectories = (store.path(name) for name in batch.files[:2])
+def _batch_lines(
+    reader: RunReader, protocol: Protocol, batch: Batch, arm: tuple[str, str]
+) -> Iterator[dict[str, object]]:
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     names = [part.name for part in protocol.program.fallbacks]
-    spent = {} if batch.attack == NOMINAL else _spent(store, batch)
-    rows = trajectory_rows(read_parquet(store.read(batch.files[1])))
-    refuse_other_trials(batch, [row.trial for row in rows], where=str(trajectories))
-    for row, trace in zip(rows, traces(trajectories, steps), strict=True):
+    spent = reader.spent(batch)
+    for row, trace in zip(reader.trajectories(batch), reader.traces(batch), strict=True):
         acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
         yield {
             "controller": arm[0],
@@ -110,12 +108,3 @@ def _batch_lines(store: Store, protocol: Protocol, batch: Batch, arm: tuple[str,
             "spent": spent.get(row.trial, 0.0),
             "chain": row.chain,
         }
-
-
-def _spent(store: Store, batch: Batch) -> dict[int, float]:
-    """Return the energy that each trial of an attacked batch spent."""
-    log = read_parquet(store.read(batch.files[2]))
-    found: dict[int, float] = {}
-    for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
-        found[trial] = max(found.get(trial, 0.0), spent)
-    return found

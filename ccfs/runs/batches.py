@@ -14,8 +14,8 @@ from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
 from ccfs.runs.provenance import differences, provenance
-from ccfs.runs.recording import ShiftRow, StepRow, TrajectoryRow, TrialRecorder
-from ccfs.runs.tables import shift_table, step_table, trajectory_table
+from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
+from ccfs.runs.recording import TrialRecorder, TrialTables
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
@@ -38,10 +38,30 @@ class Batch:
         return f"{self.arm}/{self.attack}/batch-{self.number:05d}"
 
     @property
+    def is_attacked(self) -> bool:
+        """Whether the trials run under an attack, so that there is a private log."""
+        return self.attack != NOMINAL
+
+    @property
+    def traces(self) -> str:
+        """The file of the public steps."""
+        return f"traces/{self.name}.parquet"
+
+    @property
+    def trajectories(self) -> str:
+        """The file with one line for each trial."""
+        return f"trajectories/{self.name}.parquet"
+
+    @property
+    def private(self) -> str:
+        """The file of the shifts; only an attacked batch has one."""
+        return f"private/{self.name}.parquet"
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The files of the batch: public ones first, the private log of an attacked batch last."""
-        public = (f"traces/{self.name}.parquet", f"trajectories/{self.name}.parquet")
-        return public if self.attack == NOMINAL else (*public, f"private/{self.name}.parquet")
+        public = (self.traces, self.trajectories)
+        return (*public, self.private) if self.is_attacked else public
 
     @property
     def journal(self) -> str:
@@ -80,11 +100,9 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     try:
         if record is not None:
             _refuse_other_provenance(parse_canonical(canonical), record)
-        steps, rows, shifts, dimension = _run(canonical, batch, record)
+        return _run(canonical, batch, record)
     except SystemExit as error:  # it would end a worker, or this process with the code 0
         raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
-    public = (parquet_bytes(step_table(steps, dimension)), parquet_bytes(trajectory_table(rows)))
-    return public if batch.attack == NOMINAL else (*public, parquet_bytes(shift_table(shifts, dimension)))
 
 
 def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:
@@ -98,7 +116,12 @@ def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, Tra
 
 
 def _trial(
-    protocol: Protocol, arm: Arm, wrapped: ProposalWrapper, controller: Controller, trial: int
+    protocol: Protocol,
+    arm: Arm,
+    wrapped: ProposalWrapper,
+    controller: Controller,
+    trial: int,
+    tables: TrialTables | None = None,
 ) -> tuple[TrialRecorder, TrajectoryRow]:
     return run_trial(
         wrapped,
@@ -106,28 +129,27 @@ def _trial(
         horizon=protocol.horizon,
         stop=StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost),
         streams=protocol.streams(arm, trial),
+        tables=tables,
     )
 
 
-def _run(
-    canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None
-) -> tuple[list[StepRow], list[TrajectoryRow], list[ShiftRow], int]:
+def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None) -> tuple[bytes, ...]:
     protocol, arm, attack = _parts(canonical, batch)
     wrapped, controller = build_arm(protocol, arm, attack)
-    steps: list[StepRow] = []
-    rows: list[TrajectoryRow] = []
-    shifts: list[ShiftRow] = []
+    tables, rows = TrialTables(wrapped.program.dimension), []
+    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts)
     try:
         if expected is not None:
             _refuse_another_controller(arm, controller, expected["controllers"])
         for trial in batch.trials:
-            recorder, row = _trial(protocol, arm, wrapped, controller, trial)
-            steps += recorder.steps
-            shifts += recorder.shifts
+            _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
             rows.append(row)
-        return steps, rows, shifts, _dimension(wrapped)
+            traces.take()
+            private.take()
     finally:
         wrapped.close()
+    public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))
+    return (*public, private.finish()) if batch.is_attacked else public
 
 
 def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[str, str]) -> None:
@@ -156,8 +178,3 @@ def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | No
 def parse_canonical(canonical: str) -> Protocol:
     """Return the protocol of a canonical text."""
     return parse_protocol(json.loads(canonical), where="protocol")
-
-
-def _dimension(wrapped: ProposalWrapper) -> int:
-    shape = wrapped.action_space.shape
-    return int(shape[0]) if shape else 0

@@ -5,19 +5,17 @@ from __future__ import annotations
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.runs.batches import Batch, plan
+from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event
 from ccfs.runs.events import holds
 from ccfs.runs.provenance import changed_events, read_provenance
+from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.trace import traces
 
 __all__ = [
     "certificate",
-    "finished_batches",
     "is_enough",
     "refuse_changed_events",
-    "refuse_other_trials",
     "successes",
     "tally",
 ]
@@ -25,12 +23,9 @@ __all__ = [
 
 def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
     """Return how many trials of a batch are in each event; refuse tables that do not hold each trial once."""
-    steps, rows = (store.path(name) for name in batch.files[:2])
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     counts = dict.fromkeys(events, 0)
-    found = list(traces(rows, steps))
-    refuse_other_trials(batch, [trace.trial for trace in found], where=str(rows))
-    for trace in found:
+    for trace in RunReader(store, protocol).traces(batch):
         for name, event in events.items():
             counts[name] += holds(event, trace)
     return counts
@@ -45,23 +40,11 @@ def refuse_changed_events(store: Store, protocol: Protocol) -> None:
         )
 
 
-def refuse_other_trials(batch: Batch, found: list[int], *, where: str) -> None:
-    """Raise unless a table holds the trials of its batch, each once and in order."""
-    if found != list(batch.trials):
-        first, last = batch.trials[0], batch.trials[-1]
-        raise RunError(f"{where}: must hold the trials {first} to {last}, each once and in order.")
-
-
-def finished_batches(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> list[Batch]:
-    """Return the journalled batches of an arm, in order."""
-    return [batch for batch in plan(protocol, arm, attack) if store.exists(batch.journal)]
-
-
 def tally(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[dict[str, int], int]:
     """Return the successes of each event and the number of trials of an arm."""
     counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
     trials = 0
-    for batch in finished_batches(store, protocol, arm, attack):
+    for batch in RunReader(store, protocol).batches(arm, attack):
         for name, count in successes(store, protocol, batch).items():
             counts[name] += count
         trials += len(batch.trials)

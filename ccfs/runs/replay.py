@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
-from ccfs.files.parquet import read_parquet
-from ccfs.protocol.model import NOMINAL, Protocol
+from ccfs.protocol.model import Protocol
 from ccfs.runs.batches import Batch, replay
-from ccfs.runs.recording import ShiftRow, StepRow, TrajectoryRow
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow
 from ccfs.runs.store import Store
-from ccfs.runs.tables import shift_rows, step_rows, trajectory_rows
 
 __all__ = ["replay_faults"]
 
@@ -19,27 +17,27 @@ Row = StepRow | TrajectoryRow | ShiftRow
 
 def replay_faults(store: Store, protocol: Protocol, trials: Sequence[tuple[Batch, int]]) -> Iterator[str]:
     """Yield one line for each trial that does not give the stored bytes again."""
-    canonical = protocol.canonical
+    canonical, reader = protocol.canonical, RunReader(store, protocol)
     for batch, trial in trials:
-        tables = [read_parquet(store.read(name)) for name in batch.files]
+        ((kept_row, kept_steps),) = reader.steps(batch, {trial})
         recorder, row = replay(canonical, batch, trial)
         stored: list[tuple[str, Sequence[Row], Sequence[Row]]] = [
-            (batch.files[0], step_rows(tables[0]), recorder.steps),
-            (batch.files[1], trajectory_rows(tables[1]), [row]),
+            (batch.traces, kept_steps, recorder.steps),
+            (batch.trajectories, [kept_row], [row]),
         ]
-        if batch.attack != NOMINAL:
-            stored.append((batch.files[2], shift_rows(tables[2]), recorder.shifts))
+        if batch.is_attacked:
+            kept_shifts = [line for line in reader.shifts(batch) if line.trial == trial]
+            stored.append((batch.private, kept_shifts, recorder.shifts))
         for name, kept, again in stored:
             # repr of a double is exact, and by repr NaN equals itself.
-            mine = [line for line in kept if line.trial == trial]
-            if repr(mine) != repr(list(again)):
-                yield f"{name}: trial {trial} does not replay{_first_difference(mine, again)}."
+            if repr(kept) != repr(again):
+                yield f"{name}: trial {trial} does not replay{_first_difference(kept, again)}."
 
 
 def _first_difference(kept: Sequence[Row], again: Sequence[Row]) -> str:
     """Return where two lists of lines differ first, in words; nothing but words hangs on it."""
     for before, now in zip(kept, again, strict=False):
-        for name in (field.name for field in fields(before)):
+        for name in before._fields:
             if repr(getattr(before, name)) != repr(getattr(now, name)):
                 place = "" if isinstance(before, TrajectoryRow) else f" at step {before.t}"
                 doubt = " (is the controller deterministic?)" if name == "center" else ""

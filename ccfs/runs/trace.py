@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +13,7 @@ from numpy.typing import NDArray
 
 from ccfs.files.parquet import parquet_columns, read_parquet
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.recording import TrajectoryRow
-from ccfs.runs.tables import trajectory_rows
+from ccfs.runs.record import TrajectoryRow
 
 __all__ = ["Trace", "traces"]
 
@@ -23,13 +23,14 @@ class _StepFile:
 
     def __init__(self, source: Path | pa.Table) -> None:
         self._source = source
-        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._columns: dict[str, NDArray[Any]] = {}
 
-    def column(self, name: str) -> pa.ChunkedArray:
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column; an empty number is NaN."""
         if name not in self._columns:
             source = self._source
             table = read_parquet(source, [name]) if isinstance(source, Path) else source
-            self._columns[name] = table.column(name)
+            self._columns[name] = table.column(name).to_numpy()
         return self._columns[name]
 
     @cached_property
@@ -41,7 +42,7 @@ class _StepFile:
     @cached_property
     def slices(self) -> dict[int, slice]:
         """Rows of each trial, which stand together."""
-        trials = self.column("trial").to_numpy()
+        trials = self.column("trial")
         if not len(trials):  # every trial of the file ended before its first step
             return {}
         starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1))
@@ -109,23 +110,20 @@ class Trace:
         """The executed actions, shape (steps, d)."""
         return self._matrix("action")
 
-    def _column(self, name: str) -> list[object]:
-        rows = self._steps.slices.get(self.trial)
-        if rows is None:
-            return []
-        return list(self._steps.column(name).slice(rows.start, rows.stop - rows.start).to_pylist())
+    def _column(self, name: str) -> NDArray[Any]:
+        """Return a column as a copy: an event that writes into it changes no other event's trace."""
+        rows = self._steps.slices.get(self.trial, slice(0))
+        return self._steps.column(name)[rows].copy()
 
     def _floats(self, name: str) -> NDArray[np.float64]:
-        return np.array([np.nan if value is None else value for value in self._column(name)], dtype=np.float64)
+        return np.asarray(self._column(name), dtype=np.float64)
 
     def _matrix(self, name: str) -> NDArray[np.float64]:
         columns = [column for column in self._steps.names if column.startswith(f"{name}_")]
         return np.stack([self._floats(column) for column in columns], axis=1)
 
 
-def traces(trajectories: Path | pa.Table, steps: Path | pa.Table) -> Iterator[Trace]:
-    """Yield the trials of one batch, in the order of the trajectory table."""
-    table = read_parquet(trajectories) if isinstance(trajectories, Path) else trajectories
+def traces(lines: Iterable[TrajectoryRow], steps: Path | pa.Table) -> list[Trace]:
+    """Return the traces of some trials, given their lines and the table (or file) that holds their steps."""
     file = _StepFile(steps)
-    for row in trajectory_rows(table):
-        yield Trace(row, file)
+    return [Trace(line, file) for line in lines]

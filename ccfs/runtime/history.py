@@ -24,7 +24,7 @@ class PublicStep(NamedTuple):  # tuples: they are made at every step, and frozen
     observation: NDArray[np.float64]
     center: NDArray[np.float64]
     source: Source
-    index: int
+    index: int  # type: ignore[assignment]  # the word of the record; a tuple's own is not used
     action: NDArray[np.float64] | None
     skipped: tuple[str, ...]
     reward: float

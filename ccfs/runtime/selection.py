@@ -27,6 +27,6 @@ class Selection(NamedTuple):  # a tuple: it is made at every step, and a frozen 
     """
 
     source: Source
-    index: int
+    index: int  # type: ignore[assignment]  # the word of the record; a tuple's own is not used
     action: NDArray[np.float64] | None
     skipped: tuple[str, ...] = ()

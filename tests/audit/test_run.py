@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import shutil
@@ -12,7 +11,7 @@ from toy_protocol import contents, protocol
 from ccfs.audit.run import audit
 from ccfs.audit.summary import fault_lines
 from ccfs.certificates.trajectory import CertificateError
-from ccfs.files.digests import chain_start, chain_step, file_digest
+from ccfs.files.digests import file_digest
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.results.certificate import RunCertificate, in_words
 from ccfs.results.certify import certify
@@ -22,16 +21,9 @@ from ccfs.runs.build import resolve
 from ccfs.runs.counting import tally
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.manifest import write_manifest
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chain_step, lines_of, table_of
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.tables import (
-    shift_rows,
-    shift_table,
-    step_rows,
-    step_table,
-    trajectory_rows,
-    trajectory_table,
-)
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +121,10 @@ def reseal(store):
 
 
 def rechain(steps, row):
-    chain, made = chain_start(row.reset_seed, row.first_observation), []
+    chain, made = chain_start(row.reset_seed, 1, row.first_observation), []
     for step in steps:
-        values = {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
-        values.pop("trial"), values.pop("chain")
-        values["center"] = np.array(step.center).tobytes()
-        values["action"] = None if step.action is None else np.array(step.action).tobytes()
-        chain = chain_step(chain, **values)
-        made.append(dataclasses.replace(step, chain=chain))
+        chain = chain_step(chain, step)
+        made.append(step._replace(chain=chain))
     return made, chain
 
 
@@ -146,19 +134,19 @@ PRIVATE = "private/steer/four/push/batch-00001.parquet"
 
 
 def forge_steps(store, change):
-    steps = step_rows(read_parquet(store.read(TRACES)))
-    store.write(TRACES, parquet_bytes(step_table(change(steps), 1)))
+    steps = lines_of(StepRow, read_parquet(store.read(TRACES)))
+    store.write(TRACES, parquet_bytes(table_of(StepRow, change(steps), 1)))
     reseal(store)
 
 
 def forge_rows(store, change):
-    rows = trajectory_rows(read_parquet(store.read(ROWS)))
-    store.write(ROWS, parquet_bytes(trajectory_table(change(rows))))
+    rows = lines_of(TrajectoryRow, read_parquet(store.read(ROWS)))
+    store.write(ROWS, parquet_bytes(table_of(TrajectoryRow, change(rows))))
     reseal(store)
 
 
 def changed_first(rows, **values):
-    return [dataclasses.replace(rows[0], **values), *rows[1:]]
+    return [rows[0]._replace(**values), *rows[1:]]
 
 
 @pytest.mark.slow
@@ -203,11 +191,12 @@ def test_audit_finds_forged_trajectory_lines_behind_new_hashes(store, values):
 
 
 def test_audit_finds_a_terminated_trial_that_is_called_horizon(store):
-    steps, rows = step_rows(read_parquet(store.read(TRACES))), trajectory_rows(read_parquet(store.read(ROWS)))
+    steps = lines_of(StepRow, read_parquet(store.read(TRACES)))
+    rows = lines_of(TrajectoryRow, read_parquet(store.read(ROWS)))
     mine = [step for step in steps if step.trial == 4]
-    mine, chain = rechain([*mine[:-1], dataclasses.replace(mine[-1], terminated=True)], rows[0])
-    store.write(TRACES, parquet_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
-    store.write(ROWS, parquet_bytes(trajectory_table(changed_first(rows, chain=chain))))
+    mine, chain = rechain([*mine[:-1], mine[-1]._replace(terminated=True)], rows[0])
+    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(ROWS, parquet_bytes(table_of(TrajectoryRow, changed_first(rows, chain=chain))))
     reseal(store)
     (fault,) = audit(store).faults
     assert fault == f"{ROWS}: trial 4 has the outcome 'horizon', which its steps contradict."
@@ -227,21 +216,22 @@ def test_audit_finds_a_dropped_trial_behind_new_hashes(store):
     ],
 )
 def test_audit_finds_forged_shifts_behind_new_hashes(store, values, message):
-    rows = shift_rows(read_parquet(store.read(PRIVATE)))
-    store.write(PRIVATE, parquet_bytes(shift_table(changed_first(rows, **values), 1)))
+    rows = lines_of(ShiftRow, read_parquet(store.read(PRIVATE)))
+    store.write(PRIVATE, parquet_bytes(table_of(ShiftRow, changed_first(rows, **values), 1)))
     reseal(store)
     assert any(fault.startswith(PRIVATE) and message in fault for fault in audit(store).faults)
 
 
 def test_audit_replay_finds_a_forgery_that_is_consistent_in_itself(store):
     # A hit of the post turned into a pass, with chain, trajectory line, journal, manifest and certificate all redone.
-    steps, rows = step_rows(read_parquet(store.read(TRACES))), trajectory_rows(read_parquet(store.read(ROWS)))
-    mine = [dataclasses.replace(step, reward=step.reward + 0.25) for step in steps if step.trial == 4]
+    steps = lines_of(StepRow, read_parquet(store.read(TRACES)))
+    rows = lines_of(TrajectoryRow, read_parquet(store.read(ROWS)))
+    mine = [step._replace(reward=step.reward + 0.25) for step in steps if step.trial == 4]
     mine, chain = rechain(mine, rows[0])
-    store.write(TRACES, parquet_bytes(step_table([*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], 1)))
     total = float(sum(step.reward for step in mine))
     forged = changed_first(rows, chain=chain, total_reward=total)
-    store.write(ROWS, parquet_bytes(trajectory_table(forged)))
+    store.write(ROWS, parquet_bytes(table_of(TrajectoryRow, forged)))
     reseal(store)
     certify(store)
     assert audit(store).faults == ()

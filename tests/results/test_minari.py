@@ -9,14 +9,13 @@ from toy_protocol import protocol
 from typer.testing import CliRunner
 
 from ccfs.cli.main import app
-from ccfs.files.digests import observation_digest
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.results.minari import export_minari
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.manifest import write_manifest
+from ccfs.runs.record import StepRow, TrajectoryRow, lines_of, observation_digest
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError
-from ccfs.runs.tables import step_rows, trajectory_rows
 
 pytestmark = pytest.mark.slow
 ABSTAINS = {
@@ -42,8 +41,8 @@ def store(tmp_path_factory):
 def stored(store, folder):
     steps, rows = [], []
     for path in sorted((store.root / "traces" / folder).glob("*.parquet")):
-        steps += step_rows(read_parquet(path.read_bytes()))
-        rows += trajectory_rows(read_parquet((store.root / "trajectories" / folder / path.name).read_bytes()))
+        steps += lines_of(StepRow, read_parquet(path.read_bytes()))
+        rows += lines_of(TrajectoryRow, read_parquet((store.root / "trajectories" / folder / path.name).read_bytes()))
     return steps, rows
 
 

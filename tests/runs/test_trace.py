@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import numpy as np
@@ -13,15 +12,7 @@ from ccfs.attacks.rules import NoShift, OpposedShift, ScriptedShift
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.runs.events import NoAbstention, holds
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.tables import (
-    shift_rows,
-    shift_table,
-    step_rows,
-    step_schema,
-    step_table,
-    trajectory_rows,
-    trajectory_table,
-)
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of, schema_of, table_of
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll, BoxVerifier
@@ -43,14 +34,14 @@ def trial(env=None, *, attack=None, verifier=None, horizon=30, stop=StopRule(), 
 
 def stored(recorder, row):
     """One trial through the file format and back."""
-    tables = (trajectory_table([row]), step_table(recorder.steps, 2))
-    return next(traces(*(read_parquet(parquet_bytes(table)) for table in tables)))
+    lines = lines_of(TrajectoryRow, read_parquet(parquet_bytes(table_of(TrajectoryRow, [row]))))
+    return traces(lines, read_parquet(parquet_bytes(recorder.table)))[0]
 
 
 def test_trial_zero_shift_gives_byte_identical_traces():
     nominal, row = trial()
     shifted, shifted_row = trial(attack=Attack(rule=NoShift(), limit=1.0, schedules=FOUR))
-    assert parquet_bytes(step_table(nominal.steps, 2)) == parquet_bytes(step_table(shifted.steps, 2))
+    assert parquet_bytes(table_of(StepRow, nominal.steps, 2)) == parquet_bytes(table_of(StepRow, shifted.steps, 2))
     assert row == shifted_row
     assert nominal.shifts == []
     assert len(shifted.shifts) == 30
@@ -62,23 +53,20 @@ def test_trial_shift_changes_the_chain_and_stays_in_the_private_log():
     assert row.chain != shifted_row.chain
     assert [step.center for step in nominal.steps] == [step.center for step in shifted.steps]
     assert shifted.shifts[-1].spent <= 4.0
-    assert {field.name for field in dataclasses.fields(shifted.steps[0])} == {
-        field.name for field in dataclasses.fields(nominal.steps[0])
-    }
 
 
 def test_step_schema_has_no_field_that_tells_the_arm():
-    names = set(step_schema(2).names)
+    names = set(schema_of(StepRow, 2).names)
     assert names.isdisjoint({"arm", "attack", "shift", "shift_0", "energy", "spent", "budget"})
 
 
 def test_tables_round_trip_and_are_deterministic():
     recorder, row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedules=FOUR), verifier=None)
-    first = parquet_bytes(step_table(recorder.steps, 2))
-    assert first == parquet_bytes(step_table(list(recorder.steps), 2))
-    assert step_rows(read_parquet(first)) == recorder.steps
-    assert trajectory_rows(read_parquet(parquet_bytes(trajectory_table([row])))) == [row]
-    assert shift_rows(read_parquet(parquet_bytes(shift_table(recorder.shifts, 2)))) == recorder.shifts
+    first = parquet_bytes(table_of(StepRow, recorder.steps, 2))
+    assert first == parquet_bytes(table_of(StepRow, list(recorder.steps), 2))
+    assert lines_of(StepRow, read_parquet(first)) == recorder.steps
+    assert lines_of(TrajectoryRow, read_parquet(parquet_bytes(table_of(TrajectoryRow, [row])))) == [row]
+    assert lines_of(ShiftRow, read_parquet(parquet_bytes(table_of(ShiftRow, recorder.shifts, 2)))) == recorder.shifts
 
 
 @pytest.mark.extras
@@ -87,7 +75,7 @@ def test_tables_are_readable_without_us(tmp_path):
 
     recorder, _ = trial()
     path = tmp_path / "steps.parquet"
-    path.write_bytes(parquet_bytes(step_table(recorder.steps, 2)))
+    path.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
     frame = pandas.read_parquet(path)
     assert len(frame) == 30
     assert frame["source"].unique().tolist() == ["proposal"]
@@ -96,18 +84,17 @@ def test_tables_are_readable_without_us(tmp_path):
 
 def test_trace_reads_only_the_columns_that_are_asked_for(tmp_path, monkeypatch):
     recorder, row = trial()
-    steps, lines = tmp_path / "steps.parquet", tmp_path / "trajectories.parquet"
-    steps.write_bytes(parquet_bytes(step_table(recorder.steps, 2)))
-    lines.write_bytes(parquet_bytes(trajectory_table([row])))
+    steps = tmp_path / "steps.parquet"
+    steps.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
     read = []
     monkeypatch.setattr(
         "ccfs.runs.trace.read_parquet", lambda path, columns=None: read.append(columns) or read_parquet(path, columns)
     )
-    trace = next(traces(lines, steps))
+    (trace,) = traces([row], steps)
     assert (trace.outcome, trace.executed) == (Outcome.HORIZON, 30)
-    assert read == [None]  # the trajectory table
+    assert read == []
     assert trace.reward.shape == (30,)
-    assert read == [None, ["trial"], ["reward"]]
+    assert read == [["trial"], ["reward"]]
     np.testing.assert_array_equal(trace.actions, [step.action for step in recorder.steps])
     np.testing.assert_array_equal(trace.centers, [step.center for step in recorder.steps])
 
@@ -206,13 +193,13 @@ def test_tables_size_of_the_papers_study_stays_under_250_megabytes():
         recorder, row = trial(horizon=100, number=number)
         rows.append(row)
         steps.extend(recorder.steps)
-    size = len(parquet_bytes(step_table(steps, 2))) + len(parquet_bytes(trajectory_table(rows)))
+    size = len(parquet_bytes(table_of(StepRow, steps, 2))) + len(parquet_bytes(table_of(TrajectoryRow, rows)))
     assert size / len(steps) * 3072 * 500 < 250e6
 
 
 def test_parse_refuses_a_flipped_bit_in_a_data_page():
     recorder, _ = trial()
-    content = bytearray(parquet_bytes(step_table(recorder.steps, 2)))
+    content = bytearray(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
     content[300] ^= 1
     with pytest.raises((OSError, pa.ArrowInvalid)):
         read_parquet(bytes(content))

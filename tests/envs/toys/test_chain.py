@@ -11,7 +11,7 @@ from ccfs.certificates.trajectory import certify_event
 from ccfs.envs.toys.chain import Chain, ChainController, ChainFallback, ChainSpec, ChainVerifier
 from ccfs.envs.toys.chain_solution import ChainAdversary, solve, step_law
 from ccfs.runs.events import NoCostUntilGoal, holds
-from ccfs.runs.tables import step_table, trajectory_table
+from ccfs.runs.record import StepRow, table_of
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.program import CausalProgram, FallbackEntry
@@ -45,7 +45,7 @@ def run(spec, schedule, trials, adversary=None, limit=0.0):
         rows.append(row)
         steps += recorder.steps
     event = NoCostUntilGoal(horizon=HORIZON)
-    return sum(holds(event, trace) for trace in traces(trajectory_table(rows), step_table(steps, 1)))
+    return sum(holds(event, trace) for trace in traces(rows, table_of(StepRow, steps, 1)))
 
 
 @pytest.mark.slow

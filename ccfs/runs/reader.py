@@ -1,0 +1,73 @@
+"""Read the finished batches of a run: trajectory lines, traces, steps and shifts, the same way for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.runs.batches import Batch, plan
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of
+from ccfs.runs.store import RunError, Store
+from ccfs.runs.trace import Trace, traces
+
+__all__ = ["RunReader"]
+
+
+class RunReader:
+    """The stored trials of a run. A trajectory table that does not hold each trial of its batch once is refused."""
+
+    def __init__(self, store: Store, protocol: Protocol) -> None:
+        self._store, self._protocol = store, protocol
+
+    def batches(self, arm: Arm, attack: AttackSpec | None) -> list[Batch]:
+        """Return the journalled batches of an arm, in order."""
+        return [batch for batch in plan(self._protocol, arm, attack) if self._store.exists(batch.journal)]
+
+    def trajectories(self, batch: Batch) -> list[TrajectoryRow]:
+        """Return the trajectory lines of a batch."""
+        found = lines_of(TrajectoryRow, self._read(batch.trajectories))
+        if [row.trial for row in found] != list(batch.trials):
+            first, last = batch.trials[0], batch.trials[-1]
+            where = self._store.path(batch.trajectories)
+            raise RunError(f"{where}: must hold the trials {first} to {last}, each once and in order.")
+        return found
+
+    def traces(self, batch: Batch) -> list[Trace]:
+        """Return the traces of a batch, in the order of its trials; a column is read when it is first asked for."""
+        return traces(self.trajectories(batch), self._store.path(batch.traces))
+
+    def columns(self, batch: Batch, names: Sequence[str]) -> pa.Table:
+        """Return columns of a batch's public steps."""
+        return read_parquet(self._store.path(batch.traces), names)
+
+    def steps(self, batch: Batch, trials: Collection[int]) -> Iterator[tuple[TrajectoryRow, list[StepRow]]]:
+        """Yield some trials of a batch, each with its steps; only their steps are turned into values."""
+        table = self._read(batch.traces)
+        wanted = table.filter(pc.is_in(table.column("trial"), pa.array(sorted(trials), type=pa.int64())))
+        groups = groupby(lines_of(StepRow, wanted), key=lambda step: step.trial)
+        by_trial = {trial: list(group) for trial, group in groups}
+        for row in self.trajectories(batch):
+            if row.trial in trials:
+                yield row, by_trial.get(row.trial, [])
+
+    def shifts(self, batch: Batch) -> list[ShiftRow]:
+        """Return the private log of an attacked batch."""
+        return lines_of(ShiftRow, self._read(batch.private))
+
+    def spent(self, batch: Batch) -> dict[int, float]:
+        """Return the energy that each trial of a batch spent, rounded up; nothing in a nominal batch."""
+        if not batch.is_attacked:
+            return {}
+        log = read_parquet(self._store.path(batch.private), ["trial", "spent"])
+        found: dict[int, float] = {}
+        for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
+            found[trial] = max(found.get(trial, 0.0), spent)
+        return found
+
+    def _read(self, name: str) -> pa.Table:
+        return read_parquet(self._store.read(name))
