@@ -137,7 +137,7 @@ def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | Non
     protocol, arm, attack = _parts(canonical, batch)
     wrapped, controller = build_arm(protocol, arm, attack)
     tables, rows = TrialTables(wrapped.program.dimension), []
-    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts)
+    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
     try:
         if expected is not None:
             _refuse_another_controller(arm, controller, expected["controllers"])
@@ -145,11 +145,12 @@ def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | Non
             _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
             rows.append(row)
             traces.take()
-            private.take()
+            if private is not None:
+                private.take()
     finally:
         wrapped.close()
     public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))
-    return (*public, private.finish()) if batch.is_attacked else public
+    return public if private is None else (*public, private.finish())
 
 
 def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[str, str]) -> None:
