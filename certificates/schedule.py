@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,9 +123,9 @@ class ProposalSchedule:
         if center.ndim != 1:
             raise ValueError(f"`center` must have shape (d,), got {center.shape}.")
         normals = rng.standard_normal((self.count + 1, center.shape[0]))
+        normals *= _scales(self.count, self.sigma, self.rho)
         block = normals[1:]  # changed in place: new arrays would take most of the time of a small block
-        block *= self.sigma * math.sqrt(1.0 - self.rho)
-        block += normals[0] * (self.sigma * math.sqrt(self.rho)) + center
+        block += normals[0] + center
         return block
 
 
@@ -137,6 +137,12 @@ def _block(count: object, rho: object) -> tuple[int, float]:
     if proposals == 1 and correlation != 0.0:
         raise ValueError(f"`rho` must be 0 for a single proposal, got {correlation}.")
     return proposals, correlation
+
+
+@lru_cache(maxsize=256)
+def _scales(count: int, sigma: float, rho: float) -> NDArray[np.float64]:
+    """Return the standard deviations of the shared innovation and of each proposal's own, shape (count + 1, 1)."""
+    return sigma * np.sqrt(np.array([[rho], *[[1.0 - rho]] * count]))
 
 
 def _kappa_exact(count: int, rho: float) -> Fraction:

@@ -48,13 +48,13 @@ def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Sign
     if not isinstance(info, dict):
         raise TypeError(f"`env.step` must return a dict as its last value, got {type(info).__name__}.")
     return InnerStep(
-        observation=observation,  # type: ignore[arg-type]  # the environment's own, checked by its space
-        reward=reward if type(reward) is float else _number("reward", reward),
-        cost=cost if cost is None or type(cost) is float else _number("cost", cost),
-        goal=_flag(signals.goal, info.get(signals.goal, False)),
-        terminated=_flag("terminated", terminated),
-        truncated=_flag("truncated", truncated),
-        info=info,
+        observation,  # type: ignore[arg-type]  # the environment's own, checked by its space
+        reward if type(reward) is float else _number("reward", reward),
+        cost if cost is None or type(cost) is float else _number("cost", cost),
+        _flag(signals.goal, info.get(signals.goal, False)),
+        _flag("terminated", terminated),
+        _flag("truncated", truncated),
+        info,
     )
 
 

@@ -203,19 +203,20 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         terminated: bool,
         truncated: bool,
     ) -> PublicStep:
+        source, index, action, skipped = selection
         step = PublicStep(
-            t=self._t,
-            observation=self._observation,
-            center=center,
-            source=selection.source,
-            index=selection.index,
-            action=selection.action,
-            skipped=selection.skipped,
-            reward=reward,
-            cost=cost,
-            goal=goal,
-            terminated=terminated,
-            truncated=truncated,
+            self._t,
+            self._observation,
+            center,
+            source,
+            index,
+            action,
+            skipped,
+            reward,
+            cost,
+            goal,
+            terminated,
+            truncated,
         )
         if self._attack is not None:
             self._attack.publish(step)
