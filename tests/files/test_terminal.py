@@ -73,6 +73,7 @@ def test_printable_shows_hidden_characters_and_leaves_letters(hostile, shown):
     assert printable(hostile) == shown
 
 
+@pytest.mark.slow
 def test_printable_leaves_no_character_that_a_terminal_obeys():
     every = printable("".join(map(chr, range(sys.maxunicode + 1))))
     assert is_clean(every)
@@ -98,6 +99,7 @@ def forged(run, *keys, value):
     run.write(CERTIFICATE, canonical_json(content).encode() + b"\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_verify_refuses_an_arm_that_is_no_name(run, name):
     forged(run, "arm", value=name)

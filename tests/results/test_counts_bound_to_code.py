@@ -20,6 +20,7 @@ from ccfs.runs.manifest import write_manifest
 from ccfs.runs.provenance import _code_tables_once
 from ccfs.runs.store import Store
 
+pytestmark = pytest.mark.slow
 EVENT = '''"""The event of this test."""
 
 from own_limits import limit

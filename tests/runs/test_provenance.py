@@ -16,6 +16,7 @@ from ccfs.runs.provenance import _code_tables_once, code_tables
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
 
+pytestmark = pytest.mark.slow
 PACKAGE = {
     "mine/__init__.py": "",
     "mine/parts.py": "from mine.deep import number\n\ndef make():\n    return number.VALUE\n",

@@ -142,6 +142,7 @@ def by_the_library(model, venv, seed, steps=STEPS):
     return bottom(venv).envs[0].unwrapped.episodes[-1][:steps], np.array(answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", WRAPPED)
 @pytest.mark.parametrize("name", MODELS)
 def test_from_predict_answers_as_the_library_does(name, wrapped):

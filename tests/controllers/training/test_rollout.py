@@ -12,6 +12,7 @@ from ccfs.controllers.training.multiplier import Multiplier
 from ccfs.controllers.training.normalizer import RunningNormalizer
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_omnisafe")
 def test_advantages_equal_omnisafe_buffers() -> None:
     import torch
