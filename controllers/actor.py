@@ -13,13 +13,11 @@ from typing import BinaryIO, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.adapters.answers import GRID, on_grid, single_precision
 from ccfs.files.atomic import write_atomically
 
-__all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor"]
+__all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor", "answered", "on_grid", "single_precision"]
 
 FORMAT: Final = "ccfs.numpy-actor/1"
-
 ACTIVATIONS: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
     "identity": lambda x: x,
     "relu": lambda x: np.maximum(x, 0.0),
@@ -27,6 +25,8 @@ ACTIVATIONS: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]
     "softplus": lambda x: np.logaddexp(0.0, x),
     "tanh": np.tanh,
 }
+GRID: Final = 2.0**-22
+"""Centers are multiples of this: matrix libraries differ in the last bits, a certificate's replay must not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,3 +200,31 @@ def _content_hash(content: dict[str, NDArray[np.generic]]) -> str:
         if array.dtype.kind != "U":
             running.update(array.astype("<f4").tobytes())
     return running.hexdigest()
+
+
+def single_precision(observation: ArrayLike, size: int | None = None) -> NDArray[np.float32]:
+    """Return the observation as a finite float32 vector, of length `size` if that is known."""
+    x = np.asarray(observation, dtype=np.float32)
+    if not (x.ndim == 1 and size in (None, x.shape[0])):
+        raise ValueError(f"`observation` must have shape ({'n' if size is None else size},), got {x.shape}.")
+    if not bool(np.isfinite(x).all()):
+        raise ValueError("`observation` must be finite in single precision, got a NaN or an infinity.")
+    return x
+
+
+def answered(name: str, answer: ArrayLike) -> NDArray[np.float64]:
+    """Return an answer as a float64 vector of its own; NaN, infinities, other shapes and kinds are refused."""
+    given = np.asarray(answer)
+    if given.dtype.kind not in "biuf":
+        raise TypeError(f"`{name}` must return real numbers, got {type(answer).__name__} of {given.dtype}.")
+    if not (given.ndim == 1 and given.size > 0):
+        raise ValueError(f"`{name}` must return a vector, got shape {given.shape}.")
+    vector = np.array(given, dtype=np.float64)
+    if not bool(np.isfinite(vector).all()):
+        raise ValueError(f"`{name}` must return finite numbers, got {vector}.")
+    return vector
+
+
+def on_grid(name: str, answer: ArrayLike) -> NDArray[np.float64]:
+    """Return a checked answer, rounded to multiples of `GRID`."""
+    return np.asarray(np.rint(answered(name, answer) / GRID) * GRID, dtype=np.float64)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import dataclasses
 import importlib
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from ccfs.envs.safety import rendering as _rendering
 
 if TYPE_CHECKING:
     import gymnasium
@@ -21,10 +21,11 @@ TASKS: tuple[str, ...] = tuple(
     for level in range(3)
 )
 """Ids whose steps take the short way."""
-
 _BUILDER = "safety_gymnasium.builder:Builder"
 _HUMAN_OR_PIXELS = ("observe_vision", "debug")
 _DECISIVE = ("config", "task_id")
+_OFF_SCREEN = ("rgb_array", "depth_array")
+_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 
 
 def make(
@@ -53,18 +54,18 @@ def make(
     Raises:
         ValueError: if `env_id` is unknown, or `max_episode_steps` more than what the task itself allows.
     """
-    from ccfs.envs.safety import compat as _compat
+    from ccfs.envs.safety import compat
 
     arguments = dict(settings)
     if render_mode is not None:
         arguments["render_mode"] = render_mode
-    off_screen = render_mode in _rendering.OFF_SCREEN
+    off_screen = render_mode in _OFF_SCREEN
     if off_screen:
-        _rendering.choose_backend()
+        _choose_backend()
     can_be_fast = fast and (render_mode is None or off_screen)
     kind, spec = builder_of(env_id, fast=can_be_fast, settings=arguments, pictures=off_screen)
     spec = dataclasses.replace(spec, entry_point=kind)
-    stock = _compat.stock("utils.registration")
+    stock = compat.stock("utils.registration")
     env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
     if max_episode_steps is not None:
         check_limit(env.unwrapped, max_episode_steps)
@@ -92,9 +93,9 @@ def builder_of(
         settings: arguments that replace the registered ones, of which `config` and `task_id` matter.
         pictures: True to load the textures that rendering shows.
     """
-    from ccfs.envs.safety import compat as _compat
+    from ccfs.envs.safety import compat
 
-    stock = _compat.stock("utils.registration")
+    stock = compat.stock("utils.registration")
     name = env_id.removeprefix("ccfs/")
     if name not in stock.safe_registry:
         raise ValueError(f"`env_id` must be an id of Safety-Gymnasium, got {env_id!r}. Try one of {', '.join(TASKS)}.")
@@ -129,9 +130,9 @@ def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
 
     This is what `gymnasium.make("ccfs/SafetyPointGoal2-v0")` calls.
     """
-    from ccfs.envs.safety import compat as _compat
+    from ccfs.envs.safety import compat
 
-    conversion = _compat.stock("wrappers.gymnasium_conversion")
+    conversion = compat.stock("wrappers.gymnasium_conversion")
     env: gymnasium.Env[Any, Any] = conversion.SafetyGymnasium2Gymnasium(make(env_id, **settings))
     return env
 
@@ -154,3 +155,22 @@ def _can_be_fast(spec: Any, settings: Mapping[str, object]) -> bool:
         return False
     chosen = {**spec.kwargs, **settings}.get("config")
     return isinstance(chosen, dict) and not any(chosen.get(key) for key in _HUMAN_OR_PIXELS)
+
+
+def _choose_backend() -> str:
+    """Return the value of `MUJOCO_GL`, setting it to a backend that is installed if the user has not.
+
+    Raises:
+        RuntimeError: if neither EGL nor OSMesa is installed.
+    """
+    if "MUJOCO_GL" not in os.environ:
+        for backend, library in _LIBRARIES.items():
+            if ctypes.util.find_library(library):
+                os.environ["MUJOCO_GL"] = backend
+                break
+        else:
+            raise RuntimeError(
+                "Rendering off-screen needs the library EGL or OSMesa, and neither was found. On Debian: "
+                "`apt install libegl1 libegl-mesa0` (or `libosmesa6`); with a screen, set MUJOCO_GL=glfw."
+            )
+    return os.environ["MUJOCO_GL"]

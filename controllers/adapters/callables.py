@@ -9,7 +9,7 @@ from types import CellType, FunctionType
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.adapters.answers import answered
+from ccfs.controllers.actor import answered
 from ccfs.controllers.adapters.content import checked_content, framed, function_text, function_values, value_content
 
 __all__ = ["CallableController", "from_callable"]

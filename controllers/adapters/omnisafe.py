@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ccfs.controllers.actor import ACTIVATIONS, FrozenNormalizer, NumpyActor
-from ccfs.controllers.adapters.layers import linear_layers, read_tensors
+from ccfs.controllers.adapters.torch import linear_layers, read_tensors
 
 __all__ = ["from_omnisafe"]
 

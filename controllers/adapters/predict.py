@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.adapters import torch_content as _torch_content
-from ccfs.controllers.adapters.answers import answered
+from ccfs.controllers.actor import answered
+from ccfs.controllers.adapters import torch_content
 from ccfs.controllers.adapters.content import framed, value_content
 
 if TYPE_CHECKING:
@@ -263,6 +263,6 @@ def _digest(model: object, stages: tuple[_Stage, ...]) -> str:
         return ""
     trained = cast("BasePolicy", policy)
     trained.set_training_mode(False)  # as `predict` does: the mode is part of the hash
-    parts = framed("model", _kind(model).encode()) + _torch_content.state(trained, is_described=True)
+    parts = framed("model", _kind(model).encode()) + torch_content.state(trained, is_described=True)
     prepared = b"".join(stage.content() for stage in stages)
     return hashlib.sha256(b"ccfs.predict-controller/1" + parts + prepared).hexdigest()

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
-from ccfs.controllers.adapters.layers import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
 from ccfs.controllers.adapters.predict import observation_layers
+from ccfs.controllers.adapters.torch import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
+import pickle
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
-from ccfs.controllers.adapters import torch_content as _torch_content
-from ccfs.controllers.adapters.answers import GRID, on_grid, single_precision
+from ccfs.controllers.actor import GRID, FrozenNormalizer, NumpyActor, on_grid, single_precision
+from ccfs.controllers.adapters import torch_content
 from ccfs.controllers.adapters.content import checked_content, framed
-from ccfs.controllers.adapters.layers import TORCH_ACTIVATIONS
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["TorchController", "from_torch"]
+__all__ = ["TORCH_ACTIVATIONS", "TorchController", "from_torch", "linear_layers", "read_tensors"]
 
 _PROBES = 12
+TORCH_ACTIVATIONS = {
+    "Identity": "identity",
+    "ReLU": "relu",
+    "Sigmoid": "sigmoid",
+    "Softplus": "softplus",
+    "Tanh": "tanh",
+}
+"""torch.nn class name to our name."""
+Arrays = tuple[NDArray[np.float32], ...]
 
 
 def from_torch(
@@ -54,7 +64,7 @@ class TorchController:
     def __init__(
         self, module: nn.Module, normalizer: FrozenNormalizer | None = None, *, content: bytes | None = None
     ) -> None:
-        if content is None and _torch_content.has_hooks(module):
+        if content is None and torch_content.has_hooks(module):
             raise ValueError(
                 "`content` must be given: the module has hooks, whose code is not hashed. Remove them "
                 "(`torch.nn.utils.remove_weight_norm`), or use `torch.nn.utils.parametrizations`."
@@ -62,9 +72,9 @@ class TorchController:
         self._module = _own_copy(module)
         self._normalizer, self._content = normalizer, content
         self._state = self._described()
-        self._marks = _torch_content.marks(self._module)
+        self._marks = torch_content.marks(self._module)
         self._is_tried = False
-        code = _torch_content.code_text(self._module) if content is None else framed("content", content)
+        code = torch_content.code_text(self._module) if content is None else framed("content", content)
         self._digest = hashlib.sha256(b"ccfs.torch-controller/3" + code + self._state).hexdigest()
 
     @property
@@ -101,15 +111,15 @@ class TorchController:
         if not (isinstance(batch, torch.Tensor) and batch.ndim == 2 and batch.shape[0] == 1):
             got = f"shape {tuple(batch.shape)}" if isinstance(batch, torch.Tensor) else type(batch).__name__
             raise ValueError(f"`module` must return a batch of actions, a tensor of shape (1, d), got {got}.")
-        if _torch_content.marks(self._module) != self._marks:
+        if torch_content.marks(self._module) != self._marks:
             self._refuse_moved()
         return on_grid("module", batch[0].numpy())
 
     def _described(self) -> bytes:
         is_described = self._content is not None
-        found = _torch_content.state(self._module, is_described=is_described)
+        found = torch_content.state(self._module, is_described=is_described)
         if not is_described:
-            found += _torch_content.code_values(self._module)
+            found += torch_content.code_values(self._module)
         if self._normalizer is not None:
             arrays = (self._normalizer.mean, self._normalizer.std, self._normalizer.clip)
             found += b"".join(framed("normalizer", array.astype("<f4").tobytes()) for array in arrays)
@@ -142,7 +152,7 @@ def _as_numpy(module: nn.Module, normalizer: FrozenNormalizer | None) -> NumpyAc
     """Return a plain MLP as a numpy actor, None for anything else."""
     from torch import nn
 
-    if type(module) is not nn.Sequential or _torch_content.has_hooks(module):
+    if type(module) is not nn.Sequential or torch_content.has_hooks(module):
         return None
     parts = list(module)
     linear = [part for part in parts[0::2] if type(part) is nn.Linear and part.bias is not None]
@@ -182,3 +192,39 @@ def _agrees(actor: NumpyActor, module: nn.Module) -> bool:
     found = np.array([actor.center(observation) for observation in observations])
     # Both run in float64: they differ by the grid, by the order of sums, and by 2e-9 where torch's softplus is linear.
     return found.shape == expected.shape and bool(np.allclose(found, expected, rtol=1e-9, atol=GRID))
+
+
+def read_tensors(file: str | os.PathLike[str] | BinaryIO, name: str) -> Mapping[str, object]:
+    """Return the dictionary of tensors in a torch file. Nothing of it is executed: other objects are refused.
+
+    torch's own refusal advises to unpickle the file, which runs what is in it; ours does not repeat that.
+    """
+    import torch
+
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # a foreign file makes the reader raise almost anything
+        raise pickle.UnpicklingError(
+            f"{name} must hold tensors and plain containers only, as `torch.save(module.state_dict(), ...)` writes "
+            f"them, got {type(error).__name__} on reading. Loading other objects could run code: they are refused."
+        ) from None
+    if not isinstance(saved, dict):
+        raise ValueError(f"{name} must hold a dictionary of tensors, got {type(saved).__name__}.")
+    return saved
+
+
+def linear_layers(state: Mapping[str, object], prefix: str) -> tuple[Arrays, Arrays]:
+    """Return weights and biases of `prefix0.weight`, `prefix0.bias`, `prefix2.weight`, ... of a torch Sequential.
+
+    A sequential that holds anything but linear layers with parameters is refused.
+    """
+    found = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    places = sorted({int(first) for first in (name.split(".")[0] for name in found) if first.isdecimal()})
+    expected = {f"{place}.{kind}" for place in places for kind in ("weight", "bias")}
+    if found.keys() != expected or not places:
+        raise ValueError(f"The layers under {prefix!r} must be linear with bias, got {sorted(found)}.")
+    weights = tuple(np.asarray(found[f"{place}.weight"], dtype=np.float32) for place in places)
+    biases = tuple(np.asarray(found[f"{place}.bias"], dtype=np.float32) for place in places)
+    return weights, biases

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.lidar import RANGE, arcs, exact_sightings, is_excluded
-from ccfs.controllers.navigator.pose import DeadReckoner
+from ccfs.controllers.navigator.robot import DeadReckoner
 from ccfs.controllers.navigator.suspects import Suspects, contradicts
 
 __all__ = ["CELL", "HALF_WIDTH", "LidarMap", "ObjectKind"]

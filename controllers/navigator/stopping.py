@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
 from ccfs.controllers.navigator.lidar_map import CELL, LidarMap
-from ccfs.controllers.navigator.robot import DECAY, MASS_AHEAD, STEP, THRUST, thrust_gain, turn_of
+from ccfs.controllers.navigator.robot import BRAKE_LIMIT, DECAY, MASS_AHEAD, STEP, THRUST, thrust_gain, turn_of
 
 __all__ = ["brake_action", "would_be_safe"]
 
 _AHEAD: Final = 3
 """Where an observation holds the velocity along the heading."""
 _TIMES: Final = np.array([0.0, 2.0, 4.0, 7.0, 11.0, 16.0, 24.0, 40.0])[:, None]
-_LIMIT: Final = THRUST / (1.0 - DECAY)
 _REST: Final = 0.003
 """Least clearance (metres) at rest."""
 _LEVEL: Final = 1e-4
@@ -74,8 +73,8 @@ def _least_clearance(
 
 def _stopping(along: NDArray[np.float64]) -> NDArray[np.float64]:
     speed = np.abs(along)
-    time = np.minimum(_TIMES, np.log1p(speed / _LIMIT) / -math.log(DECAY))
-    covered = (speed + _LIMIT) * DECAY * (1.0 - DECAY**time) / (1.0 - DECAY) - _LIMIT * time
+    time = np.minimum(_TIMES, np.log1p(speed / BRAKE_LIMIT) / -math.log(DECAY))
+    covered = (speed + BRAKE_LIMIT) * DECAY * (1.0 - DECAY**time) / (1.0 - DECAY) - BRAKE_LIMIT * time
     return np.asarray(np.sign(along) * STEP * np.maximum(covered, 0.0))
 
 

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.actor import NumpyActor
 from ccfs.controllers.training.config import TrainingConfig
-from ccfs.controllers.training.multiplier import Multiplier
 from ccfs.controllers.training.networks import ACTOR, Adam, Floats, Layout
 from ccfs.controllers.training.normalizer import RunningNormalizer
 from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
 from ccfs.controllers.training.seeds import stream
-from ccfs.controllers.training.update import update
+from ccfs.controllers.training.update import Multiplier, update
 from ccfs.files.atomic import write_atomically
 
 __all__ = ["CURVE", "FORMAT", "TrainingDivergedError", "TrainingState"]

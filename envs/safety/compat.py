@@ -14,7 +14,7 @@ __all__ = ["stock"]
 
 _COLOR = "safety_gymnasium.assets.color"
 _INSTALL = (
-    "Install it with `pip install 'ccfs[safety]'` and then "
+    "Install CCFS with its extra `safety` and then "
     "`pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2` on Python 3.10 or 3.11."
 )
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 from ccfs.envs.safety.physics import Physics
 
 __all__ = ["Costs"]
 
-_xvelp: Any = _compat.stock("utils.task_utils").get_body_xvelp
+_xvelp: Any = compat.stock("utils.task_utils").get_body_xvelp
 
 _AGENT, _GOAL_BUTTON = 1, 2
 _PREFIXES = {"vases": ("vase", 4), "pillars": ("pillar", 8), "gremlins": ("gremlin", 16), "buttons": ("button", 32)}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 from ccfs.envs.safety.costs import Costs
 from ccfs.envs.safety.physics import Physics
 from ccfs.envs.safety.rewards import reward_of
@@ -17,8 +17,8 @@ from ccfs.envs.safety.world import lighten, quicken
 
 __all__ = ["FastBuilder", "LightBuilder", "PictureBuilder"]
 
-Builder: Any = _compat.stock("builder").Builder
-_ResamplingError: Any = _compat.stock("utils.common_utils").ResamplingError
+Builder: Any = compat.stock("builder").Builder
+_ResamplingError: Any = compat.stock("utils.common_utils").ResamplingError
 
 
 class LightBuilder(Builder):  # type: ignore[misc]

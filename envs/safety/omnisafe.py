@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from ccfs.envs.registration import TASKS
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 from ccfs.envs.safety.vector import SafetyVectorEnv
 
-_compat.stock()  # OmniSafe imports Safety-Gymnasium, which only imports after the cure.
+compat.stock()  # OmniSafe imports Safety-Gymnasium, which only imports after the cure.
 
 import omnisafe.envs.core as core  # noqa: E402
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ccfs.envs.safety import compat as _compat
-from ccfs.envs.safety import staging
+from ccfs.envs.safety import compat, staging
 from ccfs.envs.safety.fast import FastBuilder, LightBuilder
 from ccfs.envs.safety.support import is_supported
 
@@ -61,7 +60,7 @@ def first_difference(
     both of two episodes the robot is put into the scenes of `staging`, so that goals are met and renewed and every
     cost of the task is incurred, with steps of random actions between.
     """
-    spec = _compat.stock("utils.registration").spec(env_id)
+    spec = compat.stock("utils.registration").spec(env_id)
     arguments = {**spec.kwargs, **(settings or {})}
     state = np.random.get_state()  # noqa: NPY002  (stock draws its first seed from the global generator)
     try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 
 __all__ = ["is_supported"]
 
-_tasks: Any = _compat.stock("tasks")
-_geoms: Any = _compat.stock("assets.geoms")
-_free_geoms: Any = _compat.stock("assets.free_geoms")
-_mocaps: Any = _compat.stock("assets.mocaps")
+_tasks: Any = compat.stock("tasks")
+_geoms: Any = compat.stock("assets.geoms")
+_free_geoms: Any = compat.stock("assets.free_geoms")
+_mocaps: Any = compat.stock("assets.mocaps")
 
 FAMILIES = {
     getattr(_tasks, f"{family}Level{level}"): family for family in ("Goal", "Button", "Push") for level in range(3)

@@ -6,14 +6,12 @@ import functools
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
-from ccfs.envs.safety import compat as _compat
-from ccfs.envs.safety import layout as _layout
-from ccfs.envs.safety import xml as _xml
+from ccfs.envs.safety import compat, layout, xml
 
 __all__ = ["lighten", "quicken"]
 
-_world: Any = _compat.stock("world")
-_underlying: Any = _compat.stock("bases.underlying")
+_world: Any = compat.stock("world")
+_underlying: Any = compat.stock("bases.underlying")
 
 
 @functools.lru_cache(maxsize=1)
@@ -47,13 +45,13 @@ class _LightWorld(_world.World):  # type: ignore[misc]
 class _QuickWorld(_LightWorld):
     """A light world whose XML is put together faster."""
 
-    build = _rebound(_world.World.build, yaml=_light_yaml, xmltodict=_xml)
+    build = _rebound(_world.World.build, yaml=_light_yaml, xmltodict=xml)
 
 
 class _PictureWorld(_QuickWorld):
     """The stock world with its pictures, compiled once instead of twice."""
 
-    build = _rebound(_world.World.build, xmltodict=_xml)
+    build = _rebound(_world.World.build, xmltodict=xml)
 
 
 _build_light = _rebound(_underlying.Underlying._build, World=_LightWorld)
@@ -70,4 +68,4 @@ def quicken(task: Any, *, pictures: bool) -> None:
     """Make a stock task build worlds quickly, with the bits of stock and with or without its pictures."""
     task._build = MethodType(_build_pictures if pictures else _build_quick, task)
     generator = task.random_generator
-    generator.sample_layout = MethodType(_layout.sample_layout, generator)
+    generator.sample_layout = MethodType(layout.sample_layout, generator)

@@ -18,7 +18,7 @@ import numpy as np
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.networks import ACTOR, COST_CRITIC, REWARD_CRITIC, Adam, Layout, log_density
 from ccfs.controllers.training.update import Batch, update
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 
 LAYOUT = Layout(observation_size=60, action_size=2, hidden_sizes=(64, 64))
 CONFIG = TrainingConfig(environment="none", seed=0, update_iterations=1)
@@ -90,7 +90,7 @@ def main() -> None:
     passes = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _compat.stock()
+        compat.stock()
         import omnisafe  # noqa: F401
     rng = np.random.default_rng(0)
     parameters = LAYOUT.initial(rng)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 
 EXACTNESS = Path(__file__).parents[2] / "experiments" / "exactness"
 
@@ -16,7 +16,7 @@ EXACTNESS = Path(__file__).parents[2] / "experiments" / "exactness"
 @pytest.fixture(scope="session")
 def build():
     """Build an environment class with the arguments registered for an id, without wrappers."""
-    registry = _compat.stock("utils.registration")
+    registry = compat.stock("utils.registration")
 
     def built(kind, env_id):
         return kind(**copy.deepcopy(registry.spec(env_id).kwargs))

@@ -13,7 +13,7 @@ import pytest
 
 from ccfs.envs import TASKS, is_fast, make
 from ccfs.envs.registration import builder_of
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 from ccfs.envs.safety.fast import LightBuilder
 from ccfs.envs.safety.selftest import same_bits
 
@@ -67,7 +67,7 @@ def test_make_refuses_unknown_ids():
 
 
 def test_stock_is_one_flag_away():
-    stock = _compat.stock("builder").Builder
+    stock = compat.stock("builder").Builder
     assert builder_of("SafetyPointGoal1-v0", fast=False)[0] is stock
     assert not is_fast(make("SafetyPointGoal1-v0", fast=False))
 
@@ -106,7 +106,7 @@ def test_make_refuses_a_limit_that_the_task_would_cut():
 
 @pytest.mark.parametrize("env_id", ["SafetyPointGoal1Vision-v0", "SafetyPointGoal1Debug-v0"])
 def test_pixels_and_keyboards_get_stock(env_id):
-    assert builder_of(env_id)[0] is _compat.stock("builder").Builder
+    assert builder_of(env_id)[0] is compat.stock("builder").Builder
 
 
 def test_importing_is_light_and_the_plugin_quiet():
@@ -117,7 +117,7 @@ def test_importing_is_light_and_the_plugin_quiet():
 
 
 def test_the_cure_changes_no_color_and_is_needed_only_for_colors():
-    color = _compat.stock("assets.color").COLOR
+    color = compat.stock("assets.color").COLOR
     assert all(hash(value) == hash(value) for value in color.values())
     assert color["goal"].tolist() == [0, 1, 0, 1]
     assert len(color) == 13
@@ -126,8 +126,8 @@ def test_the_cure_changes_no_color_and_is_needed_only_for_colors():
 def test_a_missing_package_is_explained(monkeypatch):
     monkeypatch.delitem(sys.modules, "safety_gymnasium")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"not installed.*ccfs\[safety\].*--no-deps safety-gymnasium==1.0.0"):
-        _compat.stock()
+    with pytest.raises(ImportError, match=r"not installed.*extra `safety`.*--no-deps safety-gymnasium==1.0.0"):
+        compat.stock()
 
 
 def test_a_worker_stays_small():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ccfs.envs.safety import fast
+from ccfs.files.code import file_code_digest
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "exactness" / "results"
 FILES = sorted(RESULTS.glob("*.json"))
@@ -25,10 +27,19 @@ def test_checksums_cover_every_result():
 
 @pytest.fixture(scope="module")
 def digest_of_source():
-    """SHA-256 over the modules behind a fast step, as `run.py` defines it."""
+    """One digest over the code behind a fast step: `fast.py` and what it imports from its folder, read here anew."""
     folder = Path(fast.__file__).parent
-    paths = [*sorted(folder.glob("_[a-z]*.py")), folder / "fast.py"]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+    pending, found = ["fast"], set()
+    while pending:
+        name = pending.pop()
+        found.add(name)
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "ccfs.envs.safety":
+                pending += [alias.name for alias in node.names if alias.name not in found]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ccfs.envs.safety."):
+                pending += [part for part in [node.module.rsplit(".", 1)[1]] if part not in found]
+    told = "".join(f"{name} {file_code_digest(folder / f'{name}.py')}\n" for name in sorted(found))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

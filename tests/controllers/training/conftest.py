@@ -140,11 +140,11 @@ class OmniSafeAgent:
 @pytest.fixture(scope="session")
 def _omnisafe() -> None:
     """Import OmniSafe once, with the cure that Python 3.11 needs; its dependencies warn at import."""
-    from ccfs.envs.safety import compat as _compat
+    from ccfs.envs.safety import compat
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _compat.stock()
+        compat.stock()
         import omnisafe  # noqa: F401
         import torch
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from ccfs.controllers.training.advantage import advantages_and_targets, centred, standardised
-from ccfs.controllers.training.multiplier import Multiplier
 from ccfs.controllers.training.normalizer import RunningNormalizer
+from ccfs.controllers.training.rollout import advantages_and_targets, centred, standardised
+from ccfs.controllers.training.update import Multiplier
 
 
 @pytest.mark.slow

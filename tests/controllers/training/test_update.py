@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from ccfs.controllers.training.config import TrainingConfig
-from ccfs.controllers.training.multiplier import Multiplier
 from ccfs.controllers.training.networks import ACTOR, Adam, Layout, log_density
-from ccfs.controllers.training.update import Batch, update
+from ccfs.controllers.training.update import Batch, Multiplier, update
 
 pytestmark = pytest.mark.slow
 LAYOUT = Layout(observation_size=7, action_size=2, hidden_sizes=(16, 12))

@@ -6,9 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from ccfs.envs.safety import compat as _compat
-from ccfs.envs.safety import costs as _costs
-from ccfs.envs.safety import layout as _layout
+from ccfs.envs.safety import compat, costs, layout
 from ccfs.envs.safety.fast import Builder, FastBuilder, LightBuilder
 from ccfs.envs.safety.physics import Physics
 from ccfs.envs.safety.selftest import same_bits
@@ -104,8 +102,8 @@ def test_button_goals_are_renewed_as_in_stock(build, driver):
 @pytest.mark.parametrize("env_id", ["SafetyPointGoal2-v0", "SafetyCarGoal1-v0"])
 def test_fast_is_exact_without_its_shortcuts(env_id, build, driver, monkeypatch):
     monkeypatch.setattr(Physics, "_quaternions_rest", lambda self: False)
-    monkeypatch.setattr(_costs, "_SPEED_MARGIN", np.inf)
-    monkeypatch.setattr(_layout, "_uniform_is_plain", lambda: False)
+    monkeypatch.setattr(costs, "_SPEED_MARGIN", np.inf)
+    monkeypatch.setattr(layout, "_uniform_is_plain", lambda: False)
     reference, ours = build(LightBuilder, env_id), build(FastBuilder, env_id)
     compare(reference, ours, driver, seed=2, steps=60)
 
@@ -141,7 +139,7 @@ def test_layouts_and_random_states_are_those_of_stock(env_id, build):
     stock = type(generator).sample_layout
     for seed in range(60):
         outcomes = []
-        for sample in (stock, _layout.sample_layout):
+        for sample in (stock, layout.sample_layout):
             generator.set_random_seed(seed)
             generator.layout = None
             outcomes.append((sample(generator), generator.layout, generator.random_generator.get_state()))
@@ -244,4 +242,4 @@ def test_fixed_layouts_behave_as_in_stock(build):
             env.reset(seed=1)
         observations.append(env.reset()[0])
     same_bits(observations[0], observations[1], "observation")
-    assert _compat.stock("version").__version__ == "1.0.0"
+    assert compat.stock("version").__version__ == "1.0.0"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfs.envs.safety import compat as _compat
+from ccfs.envs.safety import compat
 from ccfs.envs.safety.lidar import PseudoLidar
 
-BaseTask = _compat.stock("bases.base_task").BaseTask
+BaseTask = compat.stock("bases.base_task").BaseTask
 BINS, REACH = 16, 3
 
 

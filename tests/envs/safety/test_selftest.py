@@ -9,8 +9,7 @@ import pytest
 
 from ccfs.envs import TASKS, is_fast, make
 from ccfs.envs.registration import builder_of
-from ccfs.envs.safety import compat as _compat
-from ccfs.envs.safety import selftest
+from ccfs.envs.safety import compat, selftest
 from ccfs.envs.safety.costs import Costs
 from ccfs.envs.safety.fast import FastBuilder, PictureBuilder
 from ccfs.envs.safety.rewards import GoalReward, PushReward
@@ -196,7 +195,7 @@ def test_selftest_judges_the_class_that_renders(monkeypatch):
     assert builder_of("SafetyPointGoal0-v0")[0] is FastBuilder
     selftest._verdicts.clear()
     with pytest.warns(RuntimeWarning, match="differs from stock"):
-        assert builder_of("SafetyPointGoal0-v0", pictures=True)[0] is _compat.stock("builder").Builder
+        assert builder_of("SafetyPointGoal0-v0", pictures=True)[0] is compat.stock("builder").Builder
 
 
 def test_a_failed_selftest_falls_back_to_stock_loudly(monkeypatch):

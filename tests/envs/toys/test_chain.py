@@ -8,8 +8,16 @@ import pytest
 from ccfs.attacks.attack import Attack
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.trajectory import certify_event
-from ccfs.envs.toys.chain import Chain, ChainController, ChainFallback, ChainSpec, ChainVerifier
-from ccfs.envs.toys.chain_solution import ChainAdversary, solve, step_law
+from ccfs.envs.toys.chain import (
+    Chain,
+    ChainAdversary,
+    ChainController,
+    ChainFallback,
+    ChainSpec,
+    ChainVerifier,
+    solve,
+    step_law,
+)
 from ccfs.runs.events import NoCostUntilGoal, holds
 from ccfs.runs.record import StepRow, table_of
 from ccfs.runs.trace import traces
