@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from ccfs.controllers import Controller, FrozenNormalizer, NumpyActor
 from ccfs.controllers.actor import ACTIVATIONS, GRID
@@ -52,8 +54,6 @@ def test_actor_equals_a_hand_computation() -> None:
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
 @pytest.mark.parametrize("output", ["identity", "tanh"])
 def test_actor_equals_torch(activation: str, output: str) -> None:
-    import torch
-    from torch import nn
 
     kinds = {"identity": nn.Identity, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "softplus": nn.Softplus, "tanh": nn.Tanh}
     made = actor(activation=activation, output_activation=output)
@@ -186,3 +186,10 @@ def test_center_refuses_what_overflows_single_precision() -> None:
 def test_normalizer_refuses(std: float) -> None:
     with pytest.raises(ValueError, match="`std` must be"):
         FrozenNormalizer(mean=np.zeros(2), std=np.array([1.0, std]), clip=np.ones(2))
+
+
+def test_actor_refuses_an_answer_that_overflows() -> None:
+    layers = tuple(np.full((1, 1), 3e38, np.float32) for _ in range(9))
+    actor = NumpyActor(weights=layers, biases=(np.zeros(1, np.float32),) * 9, activation="relu")
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="`actor` must return finite numbers"):
+        actor.center(np.ones(1))

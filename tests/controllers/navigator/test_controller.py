@@ -13,7 +13,6 @@ import pytest
 
 from ccfs.controllers.navigator import Navigator, NavigatorSettings, controller
 from ccfs.controllers.navigator.controller import VERSION, package_digest
-from ccfs.envs import make
 from ccfs.runtime.interfaces import Controller
 
 pytestmark = pytest.mark.slow
@@ -36,11 +35,6 @@ def run(env, navigator, seed, sigma, steps):
         if info.get("goal_met"):
             return "goal", seen, centers
     return "timeout", seen, centers
-
-
-@pytest.fixture(scope="module")
-def env():
-    return make(TASK)
 
 
 @pytest.mark.parametrize(("seed", "sigma"), [(3_000_000_001, 0.2), (3_000_000_002, 1.0), (3_000_000_003, 1.0)])
@@ -88,12 +82,6 @@ def test_navigator_digest_changes_with_its_code_and_not_with_a_comment(tmp_path)
 def test_navigator_refuses_sigma(sigma):
     with pytest.raises(ValueError, match="`sigma` must be finite and at least 0"):
         Navigator(sigma)
-
-
-@pytest.mark.parametrize("values", [{"risk_weight": math.nan}, {"doubt": -1.0}, {"first_steps": 0}])
-def test_settings_refuse(values):
-    with pytest.raises(ValueError, match=f"`{next(iter(values))}` must be"):
-        NavigatorSettings(**values)
 
 
 def test_navigator_imports_neither_torch_nor_mujoco():

@@ -1,4 +1,4 @@
-"""What the navigator's route planner makes of gaps: open or closed by their width, wherever the grid happens to lie."""
+"""What the route planner makes of gaps: open or closed by their width, wherever the grid happens to lie."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ccfs.controllers.navigator import LidarMap, NavigatorSettings
-from ccfs.controllers.navigator.fields import arrival_time
 from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.controllers.navigator.route import Route
 
@@ -68,15 +67,3 @@ def test_way_down_leads_through_the_gap_and_the_wall_is_closed(x, y, angle):
     assert (across @ down > 0.6).all()
     assert route.is_closed_at(*at(np.array([0.3, -0.3, 0.7]), np.zeros(3))).all()
     assert not route.is_closed_at(*at(np.zeros(3), np.array([-0.6, 0.5, 0.9]))).any()
-
-
-def test_arrival_time_is_the_distance_on_an_open_field():
-    """Oracle: Euclidean distance; a first-order upwind scheme is late by a few cells at the most, never early."""
-    target = np.zeros((41, 41), dtype=np.bool_)
-    target[20, 20] = True
-    time = arrival_time(np.full((41, 41), 2.0), target, 300)
-    i, j = np.indices(target.shape) - 20
-    exact = 2.0 * np.hypot(i, j)
-    assert (time >= exact - 1e-3).all()
-    assert (time <= exact + 4.0).all()
-    assert time.dtype == np.float64

@@ -1,4 +1,4 @@
-"""OmniSafe's own code on given weights, batch and order: the oracle of the training tests; and a small environment."""
+"""The oracle of the training tests: OmniSafe's own code on given weights, batch and order."""
 
 from __future__ import annotations
 
@@ -135,20 +135,6 @@ class OmniSafeAgent:
         }
         for row, network in networks.items():
             yield from ((row, i, linear) for i, linear in enumerate(m for m in network if hasattr(m, "weight")))
-
-
-@pytest.fixture(scope="session")
-def _omnisafe() -> None:
-    """Import OmniSafe once, with the cure that Python 3.11 needs; its dependencies warn at import."""
-    from ccfs.envs.safety import compat
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compat.stock()
-        import omnisafe  # noqa: F401
-        import torch
-
-    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -1,22 +1,20 @@
-"""Advantages, normaliser and multiplier against OmniSafe's buffers, `Normalizer` and `Lagrange`."""
+"""Rollouts: advantages against OmniSafe's buffers, true final observations, and reset seeds that are refused."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
+from small_training import Target, config_with, fresh, make
 
-from ccfs.controllers.training.normalizer import RunningNormalizer
-from ccfs.controllers.training.rollout import advantages_and_targets, centred, standardised
-from ccfs.controllers.training.update import Multiplier
+from ccfs.controllers.training.rollout import advantages_and_targets, centred, collect, standardised
+from ccfs.controllers.training.state import TrainingState
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_omnisafe")
 def test_advantages_equal_omnisafe_buffers() -> None:
     import torch
-    from gymnasium.spaces import Box
     from omnisafe.common.buffer import VectorOnPolicyBuffer
 
     rng = np.random.default_rng(5)
@@ -52,56 +50,55 @@ def test_advantages_equal_omnisafe_buffers() -> None:
         np.testing.assert_allclose(targets.T.reshape(-1), expected[f"target_value_{name}"].numpy(), atol=1e-6)
 
 
-@pytest.mark.usefixtures("_omnisafe")
-def test_normalizer_equals_omnisafe() -> None:
-    import torch
-    from omnisafe.common.normalizer import Normalizer
+class Clock(Target):
+    """Pays nothing, so that a one-step value target is the bootstrapped value alone; may terminate instead."""
 
-    rng = np.random.default_rng(6)
-    theirs, ours = Normalizer((5,), clip=5), RunningNormalizer.empty(5)
-    spread = np.array([1.0, 100.0, 1e-5, 0.0, 3.0])  # 1e-5 and 0: below the floor of the standard deviation
-    for _ in range(60):
-        batch = (3.0 + spread * rng.standard_t(2, size=(10, 5))).astype(np.float32)
-        # 2e-3: OmniSafe sums in float32; with the floor of 0.01 a mean off by 1e-6 shows as 1e-4.
-        np.testing.assert_allclose(ours.normalize(batch), theirs.normalize(torch.as_tensor(batch)).numpy(), atol=2e-3)
-    frozen = ours.frozen()
-    np.testing.assert_allclose(frozen.mean, theirs.mean.numpy(), rtol=1e-4)
-    np.testing.assert_allclose(frozen.std, theirs.std.numpy(), rtol=1e-4)
+    def __init__(self, *, terminates: bool = False) -> None:
+        super().__init__()
+        self.terminates = terminates
+
+    def step(self, action):
+        observation, _, _, _, ended, info = super().step(action)
+        return observation, 0.0, 0.0, ended and self.terminates, ended and not self.terminates, info
 
 
-def test_normalizer_equals_the_plain_formula() -> None:
-    rng = np.random.default_rng(7)
-    batches = [rng.normal(2.0, 3.0, size=(size, 4)).astype(np.float32) for size in (1, 10, 3)]
-    running = RunningNormalizer.empty(4)
-    for batch in batches:
-        running.push(batch)
-    everything = np.concatenate(batches).astype(np.float64)
-    np.testing.assert_allclose(running.mean, everything.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(running.std, everything.std(axis=0, ddof=1), rtol=1e-12)
+def collect_clock(*, terminates: bool) -> tuple[np.ndarray, TrainingState]:
+    """Return reward targets (4 environments, 40 steps: two episodes) where the value is the normalised clock."""
+    config = config_with(steps_per_epoch=160, total_steps=160, discount=1.0, trace_decay=0.0, hidden_sizes=())
+    state = fresh(config)
+    state.parameters[:] = 0.0
+    state.layout.views(state.parameters)[0][0][1, 2, 0] = 1.0
+    environments = [Clock(terminates=terminates) for _ in range(4)]
+    rollout = collect(environments, state.parameters, state.normalizer, layout=state.layout, config=config, epoch=0)
+    assert [episode.length for episode in rollout.episodes] == [20] * 8
+    return rollout.batch.reward_targets.reshape(4, 40), state
 
 
-def test_normalizer_without_two_observations_has_no_spread() -> None:
-    with pytest.raises(ValueError, match="needs two observations, got 0"):
-        _ = RunningNormalizer.empty(2).std
+def test_collect_bootstraps_from_the_true_final_observation() -> None:
+    targets, state = collect_clock(terminates=False)
+    final, first = (state.normalizer.frozen()(np.array([0.0, 0.0, time], np.float32))[2] for time in (20.0, 0.0))
+    assert final > 1.0 > -1.0 > first
+    np.testing.assert_allclose(targets[:, 39], final, rtol=1e-6)
+    assert (targets[:, 19] > 1.0).all()  # within the epoch: the clock's statistics were a little different then
+    assert (np.diff(targets[:, :20]) > 0.0).all()
 
 
-@pytest.mark.usefixtures("_omnisafe")
-def test_multiplier_equals_omnisafe() -> None:
-    from omnisafe.common.lagrange import Lagrange
-
-    theirs = Lagrange(cost_limit=25.0, lagrangian_multiplier_init=0.001, lambda_lr=0.035, lambda_optimizer="Adam")
-    ours = Multiplier(value=0.001)
-    for cost in (138.8, 97.6, 40.0, 25.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 60.0):
-        theirs.update_lagrange_multiplier(cost)
-        ours = ours.updated(cost, cost_limit=25.0, learning_rate=0.035)
-        assert ours.value == pytest.approx(theirs.lagrangian_multiplier.item(), abs=1e-6)
+def test_collect_gives_a_terminated_path_no_future() -> None:
+    targets, _ = collect_clock(terminates=True)
+    assert not targets[:, [19, 39]].any()
+    assert targets[:, :19].any()
 
 
-def test_multiplier_is_never_negative() -> None:
-    assert Multiplier(value=0.001).updated(0.0, cost_limit=25.0, learning_rate=0.035).value == 0.0
+def test_rollout_draws_another_seed_when_a_world_starts_with_cost() -> None:
+    config = config_with()
+    environments = [Target(refused_resets=2), *make(config)[1:]]
+    fresh(config).run_epoch(environments)
+    assert len(set(environments[0].seeds[:3])) == 3
 
 
-@pytest.mark.parametrize("cost", [math.nan, math.inf])
-def test_multiplier_refuses_a_cost_that_is_no_number(cost: float) -> None:
-    with pytest.raises(ValueError, match="`mean_cost` must be finite"):
-        Multiplier(value=0.001).updated(cost, cost_limit=25.0, learning_rate=0.035)
+def test_rollout_does_not_hide_other_failures() -> None:
+    config = config_with()
+    environments = make(config)
+    environments[0].step = lambda action: (_ for _ in ()).throw(AssertionError("broken"))
+    with pytest.raises(AssertionError, match="broken"):
+        fresh(config).run_epoch(environments)

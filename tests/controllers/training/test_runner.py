@@ -1,4 +1,4 @@
-"""A whole training run on a small environment: resuming, learning, milestones, several processes."""
+"""The runner: turns, milestones, several processes, and a resumed run on Safety-Gymnasium."""
 
 from __future__ import annotations
 
@@ -6,145 +6,17 @@ import csv
 import multiprocessing
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gymnasium.spaces import Box
 from rich.console import Console
+from small_training import Target, config_with, fresh, make
 
 from ccfs.controllers.training import runner
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.plan import Plan
-from ccfs.controllers.training.rollout import collect
 from ccfs.controllers.training.runner import run_plan
-from ccfs.controllers.training.seeds import EVALUATION_SEED_LIMIT, reset_seeds
-from ccfs.controllers.training.state import CURVE, TrainingState
+from ccfs.controllers.training.state import TrainingState
 
 pytestmark = pytest.mark.slow
-SMALL = {
-    "environments": 4, "steps_per_epoch": 200, "total_steps": 2_000, "update_iterations": 3, "hidden_sizes": (8,),
-    "batch_size": 32, "episode_window": 10,
-}  # fmt: skip
-
-
-class Target:
-    """The action is paid for being near the observed target; leaving the box costs 1. Episodes last 20 steps."""
-
-    observation_space, action_space = Box(-np.inf, np.inf, (3,)), Box(-1.0, 1.0, (2,))
-
-    def __init__(self, refused_resets: int = 0) -> None:
-        self.seeds: list[int] = []
-        self.refused_resets = refused_resets
-
-    def reset(self, *, seed: int | None = None):
-        self.seeds.append(seed)
-        if self.refused_resets:
-            self.refused_resets -= 1
-            raise AssertionError("World has starting cost! {}")
-        self.rng, self.time = np.random.default_rng(seed), 0
-        return self._observe(), {}
-
-    def step(self, action):
-        reward = -float(np.abs(action - self.target).sum())
-        cost = float(np.abs(action).max() > 1.0)
-        self.time += 1
-        return self._observe(), reward, cost, False, self.time >= 20, {}
-
-    def _observe(self):
-        self.target = self.rng.uniform(-0.5, 0.5, 2)
-        return np.append(self.target, float(self.time))
-
-
-def config_with(**changes) -> TrainingConfig:
-    return TrainingConfig(environment="SafetyTarget0-v0", **({"seed": 11} | SMALL | changes))
-
-
-def make(config: TrainingConfig) -> list[Target]:
-    return [Target() for _ in range(config.environments)]
-
-
-def fresh(config: TrainingConfig) -> TrainingState:
-    return TrainingState.fresh(config, observation_size=3, action_size=2)
-
-
-def test_training_resumed_equals_training_uninterrupted(tmp_path: Path) -> None:
-    config = config_with()
-    straight = fresh(config)
-    for _ in range(4):
-        straight.run_epoch(make(config))
-    broken = fresh(config)
-    for _ in range(4):
-        broken.run_epoch(make(config))
-        broken.save(tmp_path / "checkpoint.npz")
-        broken = TrainingState.load(tmp_path / "checkpoint.npz")
-    assert broken.parameters.tobytes() == straight.parameters.tobytes()
-    assert broken.adam.first.tobytes() == straight.adam.first.tobytes()
-    assert broken.adam.second.tobytes() == straight.adam.second.tobytes()
-    assert broken.multiplier == straight.multiplier
-    assert broken.actor().digest == straight.actor().digest
-    assert broken.episodes == straight.episodes
-    timeless = len(CURVE) - 2
-    assert [row[:timeless] for row in broken.curve] == [row[:timeless] for row in straight.curve]
-
-
-def test_training_learns_the_target() -> None:
-    config = config_with(actor_learning_rate=0.01, critic_learning_rate=0.01, cost_limit=1.0, total_steps=6_000)
-    state, environments = fresh(config), make(config_with())
-    for _ in range(config.epochs):
-        state.run_epoch(environments)
-    first, last = state.curve[0], state.curve[-1]
-    assert last[CURVE.index("epoch_return")] > 0.5 * first[CURVE.index("epoch_return")]
-    assert last[CURVE.index("epoch_cost")] < 0.5 * first[CURVE.index("epoch_cost")]
-    assert state.steps == 6_000
-
-
-def test_actor_equals_the_policy_that_was_trained() -> None:
-    config = config_with()
-    state = fresh(config)
-    state.run_epoch(make(config))
-    actor, frozen = state.actor(), state.normalizer.frozen()
-    for observation in np.random.default_rng(1).normal(size=(20, 3)):
-        normalised = frozen(observation.astype(np.float32))
-        expected = state.layout.forward(state.parameters, normalised[None])[-1][0, 0]
-        np.testing.assert_allclose(actor.center(observation), expected, atol=1e-6)
-
-
-class Clock(Target):
-    """Pays nothing, so that a one-step value target is the bootstrapped value alone; may terminate instead."""
-
-    def __init__(self, *, terminates: bool = False) -> None:
-        super().__init__()
-        self.terminates = terminates
-
-    def step(self, action):
-        observation, _, _, _, ended, info = super().step(action)
-        return observation, 0.0, 0.0, ended and self.terminates, ended and not self.terminates, info
-
-
-def collect_clock(*, terminates: bool) -> tuple[np.ndarray, TrainingState]:
-    """Return reward targets (4 environments, 40 steps: two episodes) where the value is the normalised clock."""
-    config = config_with(steps_per_epoch=160, total_steps=160, discount=1.0, trace_decay=0.0, hidden_sizes=())
-    state = fresh(config)
-    state.parameters[:] = 0.0
-    state.layout.views(state.parameters)[0][0][1, 2, 0] = 1.0
-    environments = [Clock(terminates=terminates) for _ in range(4)]
-    rollout = collect(environments, state.parameters, state.normalizer, layout=state.layout, config=config, epoch=0)
-    assert [episode.length for episode in rollout.episodes] == [20] * 8
-    return rollout.batch.reward_targets.reshape(4, 40), state
-
-
-def test_collect_bootstraps_from_the_true_final_observation() -> None:
-    targets, state = collect_clock(terminates=False)
-    final, first = (state.normalizer.frozen()(np.array([0.0, 0.0, time], np.float32))[2] for time in (20.0, 0.0))
-    assert final > 1.0 > -1.0 > first
-    np.testing.assert_allclose(targets[:, 39], final, rtol=1e-6)
-    assert (targets[:, 19] > 1.0).all()  # within the epoch: the clock's statistics were a little different then
-    assert (np.diff(targets[:, :20]) > 0.0).all()
-
-
-def test_collect_gives_a_terminated_path_no_future() -> None:
-    targets, _ = collect_clock(terminates=True)
-    assert not targets[:, [19, 39]].any()
-    assert targets[:, :19].any()
 
 
 def test_training_on_safety_gymnasium_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -169,30 +41,6 @@ def test_training_on_safety_gymnasium_resumes_bit_for_bit(tmp_path: Path) -> Non
     assert resumed.normalizer.mean.tobytes() == straight.normalizer.mean.tobytes()
     assert resumed.episodes == straight.episodes
     assert len(straight.episodes) == 4
-
-
-def test_reset_seeds_stay_out_of_the_evaluation_range_and_repeat() -> None:
-    first = [seed for seed, _ in zip(reset_seeds(658990255, 3), range(1_000), strict=False)]
-    again = [seed for seed, _ in zip(reset_seeds(658990255, 3), range(1_000), strict=False)]
-    assert first == again
-    assert min(first) >= EVALUATION_SEED_LIMIT
-    assert max(first) < 2**32
-    assert first != [seed for seed, _ in zip(reset_seeds(658990255, 4), range(1_000), strict=False)]
-
-
-def test_rollout_draws_another_seed_when_a_world_starts_with_cost() -> None:
-    config = config_with()
-    environments = [Target(refused_resets=2), *make(config)[1:]]
-    fresh(config).run_epoch(environments)
-    assert len(set(environments[0].seeds[:3])) == 3
-
-
-def test_rollout_does_not_hide_other_failures() -> None:
-    config = config_with()
-    environments = make(config)
-    environments[0].step = lambda action: (_ for _ in ()).throw(AssertionError("broken"))
-    with pytest.raises(AssertionError, match="broken"):
-        fresh(config).run_epoch(environments)
 
 
 def test_plan_takes_turns_and_continues(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,75 +151,3 @@ def test_real_processes_share_a_plan_and_write_every_milestone(tmp_path: Path) -
             shared, alone = (TrainingState.load(tmp_path / folder / name) for folder in ("shared", "alone"))
             assert shared.steps == milestone
             assert shared.parameters.tobytes() == alone.parameters.tobytes()
-
-
-def test_plan_refuses_two_environments() -> None:
-    other = TrainingConfig(environment="SafetyOther0-v0", seed=12, **SMALL)
-    with pytest.raises(ValueError, match="one environment"):
-        Plan(configs=(config_with(), other), milestones=(200,), folder=Path("x"))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seeds = [1]", "must have the keys"),
-        ('environment = "a"\nseeds = [1]\nmilestones = [20_000]\nfolder = "x"\nfast = 1', "must have the keys"),
-        ('environment = "a"\nseeds = [1, 1]\nmilestones = [20_000]\nfolder = "x"', "each once"),
-        ('environment = "a"\nseeds = [1]\nmilestones = [40_000, 20_000]\nfolder = "x"', "must increase"),
-        ('environment = "a"\nseeds = [1]\nmilestones = [30_000]\nfolder = "x"', "must be multiples of 20000"),
-    ],
-)
-def test_plan_refuses(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        Plan.read(path)
-
-
-def test_shipped_plan_names_the_papers_controllers() -> None:
-    plan = Plan.read(Path(__file__).parents[3] / "experiments" / "training" / "plan.toml")
-    assert [config.seed for config in plan.configs] == [1120275774, 1346831933, 658990255]
-    assert plan.milestones[-1] == 10_000_000
-    assert {config.environment for config in plan.configs} == {"SafetyPointGoal2-v0"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("clip", float("nan")), ("discount", 1.5), ("batch_size", 0), ("seed", 2**32), ("hidden_sizes", (0,))],
-)
-def test_config_refuses(name: str, value: object) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"`{name}"):
-        config_with(**{name: value})
-
-
-def test_config_survives_its_own_dictionary() -> None:
-    config = config_with()
-    assert TrainingConfig.from_dict(config.as_dict()) == config
-    with pytest.raises(ValueError, match="must have the keys"):
-        TrainingConfig.from_dict({"seed": 1})
-
-
-@pytest.mark.usefixtures("_omnisafe")
-def test_config_defaults_are_omnisafes(capsys: pytest.CaptureFixture[str]) -> None:
-    from omnisafe.utils.config import get_default_kwargs_yaml
-
-    theirs = get_default_kwargs_yaml("PPOLag", "none", "on-policy")
-    ours = TrainingConfig(environment="x", seed=0)
-    algo, model, lagrange = theirs.algo_cfgs, theirs.model_cfgs, theirs.lagrange_cfgs
-    assert ours.total_steps == theirs.train_cfgs.total_steps
-    assert (ours.steps_per_epoch, ours.update_iterations) == (algo.steps_per_epoch, algo.update_iters)
-    assert (ours.batch_size, ours.target_kl, ours.clip) == (algo.batch_size, algo.target_kl, algo.clip)
-    assert (ours.entropy_coefficient, ours.max_gradient_norm) == (algo.entropy_coef, algo.max_grad_norm)
-    assert (ours.critic_norm_coefficient, ours.discount) == (algo.critic_norm_coef, algo.gamma)
-    assert (ours.trace_decay, ours.trace_decay) == (algo.lam, algo.lam_c)
-    assert list(ours.hidden_sizes) == model.actor.hidden_sizes == model.critic.hidden_sizes
-    assert (ours.actor_learning_rate, ours.critic_learning_rate) == (model.actor.lr, model.critic.lr)
-    assert (ours.cost_limit, ours.multiplier_init) == (lagrange.cost_limit, lagrange.lagrangian_multiplier_init)
-    assert ours.multiplier_learning_rate == lagrange.lambda_lr
-    assert algo.obs_normalize
-    assert algo.kl_early_stop
-    assert algo.use_critic_norm
-    assert model.linear_lr_decay
-    assert not algo.reward_normalize
-    assert not algo.cost_normalize
-    assert model.actor.activation == model.critic.activation == "tanh"

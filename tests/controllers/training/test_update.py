@@ -1,7 +1,8 @@
-"""The fused update against OmniSafe's own `PPOLag._update`: same weights, batch and order in, same weights out."""
+"""The fused update and the multiplier against OmniSafe: same weights, batch and order in, same weights out."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 import numpy as np
@@ -108,3 +109,25 @@ def test_update_keeps_unused_critic_outputs_at_zero() -> None:
     assert not weights[-1][1:, :, 1:].any()
     assert not biases[-1][1:, :, 1:].any()
     assert not log_std[1:].any()
+
+
+@pytest.mark.usefixtures("_omnisafe")
+def test_multiplier_equals_omnisafe() -> None:
+    from omnisafe.common.lagrange import Lagrange
+
+    theirs = Lagrange(cost_limit=25.0, lagrangian_multiplier_init=0.001, lambda_lr=0.035, lambda_optimizer="Adam")
+    ours = Multiplier(value=0.001)
+    for cost in (138.8, 97.6, 40.0, 25.0, 3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 60.0):
+        theirs.update_lagrange_multiplier(cost)
+        ours = ours.updated(cost, cost_limit=25.0, learning_rate=0.035)
+        assert ours.value == pytest.approx(theirs.lagrangian_multiplier.item(), abs=1e-6)
+
+
+def test_multiplier_is_never_negative() -> None:
+    assert Multiplier(value=0.001).updated(0.0, cost_limit=25.0, learning_rate=0.035).value == 0.0
+
+
+@pytest.mark.parametrize("cost", [math.nan, math.inf])
+def test_multiplier_refuses_a_cost_that_is_no_number(cost: float) -> None:
+    with pytest.raises(ValueError, match="`mean_cost` must be finite"):
+        Multiplier(value=0.001).updated(cost, cost_limit=25.0, learning_rate=0.035)
