@@ -87,6 +87,12 @@ def stored_hash(name: str) -> str:
     return first_edition.protocol(RESULTS / name / "protocol.json")[1]
 
 
+def is_of_first_edition(name: str) -> bool:
+    """Return whether kept results were made by the code of the first edition."""
+    content = json.loads((RESULTS / name / "protocol.json").read_text(encoding="utf-8"))
+    return content["format"] == first_edition.PROTOCOL
+
+
 def stored_certificates(name: str) -> Iterator[first_edition.FirstCertificate]:
     """Yield the kept certificates."""
     for path in sorted((RESULTS / name / "certificates").rglob("*.json")):
