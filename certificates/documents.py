@@ -1,4 +1,4 @@
-"""Documents: one JSON object each, whose `format` names its kind and version; strict reading, lossless floats."""
+"""Documents: JSON objects whose `format` names their kind and version, read strictly and with lossless floats."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def encode_float(value: float | None) -> float | str | None:
 
 
 def decode_float(name: str, value: object) -> float | None:
-    """Return the bound that `encode_float` wrote; refuse NaN, negative numbers and other kinds."""
+    """Return the bound that `encode_float` wrote. Refuse NaN, negative numbers and other kinds."""
     if value is None:
         return None
     return math.inf if value == "infinity" else checks.nonnegative(name, value)

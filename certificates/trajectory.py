@@ -192,7 +192,7 @@ class TrajectoryCertificate:
 
     @property
     def charges(self) -> tuple[float, ...]:
-        """Energy of a shift of length one at each step, rounded up; one entry for a constant schedule.
+        """Energy of a shift of length one per step, rounded up, with one entry for a constant schedule.
 
         The certificate covers the ellipsoid sum_t charges[t] |shift_t|^2 <= mu^2.
         """

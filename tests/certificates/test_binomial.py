@@ -317,7 +317,7 @@ def test_numpy_integers_are_counts() -> None:
 
 
 def test_clopper_pearson_coverage_simulation() -> None:
-    """Seeded: 4,000 batches at p = 0.8; with 5% true error more than 250 failures have probability below 0.0005."""
+    """Seeded: 4,000 batches at p = 0.8. With 5% true error more than 250 failures have probability below 0.0005."""
     rng = np.random.default_rng(20261116)
     draws = rng.binomial(64, 0.8, size=4_000)
     issued = {int(s): clopper_pearson_lower(int(s), 64, delta=0.05) for s in np.unique(draws)}

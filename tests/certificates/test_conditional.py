@@ -167,7 +167,7 @@ def test_two_band_divergence_radii_never_pass_the_boundary_and_the_substituted_o
 @pytest.mark.parametrize("center", [0.03, 0.2, 0.8])
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
 def test_diameter_radii_never_pass_the_boundary_of_two_intervals(inner: float, center: float, sigma: float) -> None:
-    """Labels on [-1, -inner] and [inner, 1]; by symmetry the boundary is the origin, `center` away."""
+    """Labels are on [-1, -inner] and [inner, 1]. By symmetry the boundary is the origin, `center` away."""
     left = norm.cdf((-inner + center) / sigma) - norm.cdf((-1 + center) / sigma)
     right = norm.sf((inner + center) / sigma) - norm.sf((1 + center) / sigma)
     p = left / (left + right)

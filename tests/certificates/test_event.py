@@ -25,7 +25,7 @@ TWO_BAND = BoxUnion([[-INF, -1.0], [-INF, 0.9]], [[INF, -0.9], [INF, 1.0]], 1.0)
 
 
 def _slack_on_a_line(union: BoxUnion, a: float, b: float, thresholds: np.ndarray) -> np.ndarray:
-    """Slack of eq. event-probit-criterion by plain CDF differences; only for one dimension and moderate tails."""
+    """Slack of eq:event-probit-criterion by plain CDF differences, for one dimension and moderate tails only."""
     rho = abs(b - a) / union.sigma
 
     def below(c: float) -> np.ndarray:
@@ -46,7 +46,7 @@ def test_event_criterion_fails_on_the_lshape_where_the_paper_says() -> None:
     result = LSHAPE.event_comparison(L_A, L_B)
     assert result.verdict is EventVerdict.FAILS
     assert not LSHAPE.event_holds(L_A, L_B)
-    # The paper's event, left of 0.633, has Q_a = 0.527476587... and Q_b = 0.498885133...; some halfspace is as bad.
+    # The paper's event, left of 0.633, has Q_a = 0.527476587... and Q_b = 0.498885133... Some halfspace is as bad.
     paper = ndtri(0.498885133) - ndtri(0.527476588) + 1.0 / 15.0
     assert paper < 0.0
     assert result.margin_lower <= LSHAPE.event_margin(L_A, L_B) <= paper

@@ -261,7 +261,7 @@ def test_no_label_change_inside_the_joint_radius_of_random_planar_filters(seed: 
 def test_certify_counts_end_to_end_on_the_confidence_filter() -> None:
     """Seeded, 2,000 runs: a certified radius beyond the true boundary at delta = 0.2 in more than 20% would be unsound.
 
-    The expected number of failures is at most 400; more than 460 has probability below 0.001.
+    The expected number of failures is at most 400. More than 460 has probability below 0.001.
     """
     rng = np.random.default_rng(99)
     left, right = confidence_filter(-0.6)

@@ -1,4 +1,4 @@
-"""Oracles: mpmath at 80 digits and Arb at 500 bits, neither of which the module may import; exact identities beside."""
+"""Oracles: mpmath at 80 digits and Arb at 500 bits, which the module may not import, and exact identities."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_alternating_series_keeps_the_omitted_tail(shift, work):
 
 
 def test_alternating_series_does_not_stop_before_terms_decrease():
-    """A first term below the unit says nothing while later ones grow; oracle: the exact sum of sixty terms."""
+    """A first term below the unit says nothing while later ones grow. Oracle: the exact sum of sixty terms."""
 
     def quotient(n: int) -> tuple[int, int]:
         return (2**20, 1) if n == 0 else (1, n + 1)

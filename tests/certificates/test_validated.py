@@ -119,7 +119,7 @@ def test_binomial_root_does_not_depend_on_a_slightly_wrong_proposal(monkeypatch)
 
 
 def test_newton_issues_nothing_that_is_not_contained() -> None:
-    """From 0.9 the first Newton image of p^50 = 2^-50 is far from 1/2; a function without root gets no enclosure."""
+    """From 0.9 the first Newton image of p^50 = 2^-50 is far from 1/2. A function without root gets no enclosure."""
     with precision():
         root = validated._newton(
             lambda p: (50 * p.log()).exp() - arb(2) ** -50, lambda p: 50 * (49 * p.log()).exp(), 0.9

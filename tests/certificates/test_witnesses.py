@@ -38,7 +38,7 @@ def printed(lower: str, upper: str) -> Interval:
 
 
 def contains_mpmath(enclosure: Interval, value: mpmath.mpf) -> bool:
-    """Exact comparison; the oracle's own error, 1e-52, must fit inside too."""
+    """Exact comparison. The oracle's own error, 1e-52, must fit inside too."""
     sign, mantissa, exponent, _ = value._mpf_
     exact = Fraction(mantissa) * Fraction(2) ** exponent * (-1 if sign else 1)
     slack = Fraction(1, 10**52)
