@@ -201,9 +201,9 @@ def sections() -> Iterator[str]:
     older = [f"`{name}`" for name in kept() if records.is_of_first_edition(name)]
     if older:
         yield (
-            f"**Made by the first edition's code** (commit 6862bcb): {', '.join(older)}. Its noise had other keys and its "
-            "observations were not rounded, so the code of today replays none of these trials. The counts and what follows "
-            "from them are as they were."
+            f"**Made by the first edition's code** (commit 6862bcb): {', '.join(older)}. Its noise had other keys and "
+            "its observations were not rounded, so the code of today replays none of these trials. The counts and "
+            "what follows from them are as they were."
         )
     for name in kept():
         protocol = records.stored_protocol(name)
