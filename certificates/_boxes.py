@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 def real_array(name: str, value: ArrayLike) -> Array:
     """Return `value` as a new float64 array without NaN. Refuse bools, strings, objects and complex numbers."""
     array = np.asarray(value)
+    # A longdouble would be rounded, and the answer would be about another set.
     if array.dtype.kind not in "iuf" or (array.dtype.itemsize > 8 and array.dtype.kind == "f"):
         raise TypeError(f"`{name}` must be an array of real doubles, got dtype {array.dtype}.")
     result = array.astype(np.float64)
@@ -38,6 +39,7 @@ def checked_boxes(lows: ArrayLike, highs: ArrayLike) -> tuple[Array, Array]:
         )
     for first in range(len(low) - 1):
         rest = slice(first + 1, None)
+        # Boxes may share a face, which has no mass.
         shared = np.minimum(high[first], high[rest]) - np.maximum(low[first], low[rest]) > 0.0
         hit = np.flatnonzero(shared.all(axis=1))
         if hit.size:

@@ -159,6 +159,7 @@ def _axis_margins(start: Array, stop: Array, rest: Array, rho: float, doubt: flo
     inner = breaks[np.isfinite(breaks)]
     if inner.size == 0:
         return _Margins(lower=rho, upper=0.0, tail=_Tail.HOLDS)
+    # Points beyond the finite ends show the slack in unbounded tails.
     samples = np.concatenate([inner[0] - 2.0 ** np.arange(7), inner[-1] + 2.0 ** np.arange(7)])
     grid = np.unique(np.concatenate([breaks, samples]))
     grid = grid[(grid >= breaks[0]) & (grid <= breaks[-1])]
@@ -176,6 +177,7 @@ def _axis_margins(start: Array, stop: Array, rest: Array, rho: float, doubt: flo
     for unbounded, lead in ((np.isneginf(grid[0]), gain), (np.isposinf(grid[-1]), -gain)):
         if unbounded and tail is not _Tail.OPEN:
             tail = _Tail.HOLDS if lead > doubt else _Tail.OPEN
+    # Far out in an unbounded tail the slack tends to 0.
     upper = least if tail is _Tail.BOUNDED else min(least, 0.0)
     return _Margins(lower=min(float(bounds.min()), least), upper=upper, tail=tail)
 

@@ -81,6 +81,7 @@ def moments(law: Intervals) -> Moments:
     window_begin = np.maximum(law.begin, -_REACH)
     window_end = np.minimum(law.end, reach(law.tilt))
     log_integral, mean, variance = _chunked(_moments_chunk, 3, law.tilt, window_begin, window_end)
+    # Around the center the mass is near 1, and what is missing is known to more digits.
     wide = law.begin < -1.0
     missing = ndtr(np.where(wide, law.begin, -1.0)) + ndtr(-np.where(wide, law.end, 1.0))
     log_integral = np.where(wide, _LOG_ROOT_TWO_PI + np.log1p(-missing), log_integral)

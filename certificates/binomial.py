@@ -60,6 +60,7 @@ def clopper_pearson_lower(successes: int, trials: int, *, delta: float) -> float
     level = checks.delta(delta)
     if hits == 0:
         return 0.0
+    # The ball of a tiny root may reach below 0.
     return max(lower_float(refined(lambda: binomial_root(hits, total, level))), 0.0)
 
 
@@ -105,6 +106,7 @@ def hoeffding_lower(successes: int, trials: int, *, delta: float) -> float:
     hits, total = checks.tally(successes, trials)
     level = checks.delta(delta)
     with precision():
+        # -log(delta) and not log(1 / delta), because the quotient would be rounded first.
         slack = (-exact(level).log() / (2 * total)).sqrt()
         return max(lower_float(exact(Fraction(hits, total)) - slack), 0.0)
 
@@ -183,6 +185,7 @@ def anytime_lower(successes: int, trials: int, *, delta: float, prior: tuple[flo
     weights = (checks.positive("prior[0]", prior[0]), checks.positive("prior[1]", prior[1]))
     if hits == 0:
         return 0.0
+    # The ball of a tiny root may reach below 0.
     return max(lower_float(refined(lambda: anytime_root(hits, total, level, weights))), 0.0)
 
 
@@ -204,6 +207,7 @@ def bonferroni(delta: float, count: int) -> float:
     1.5625e-08
     """
     level = checks.delta(delta)
+    # Rounded up, the shares could add up to more than delta.
     share = fraction_lower(Fraction(level) / checks.count("count", count, minimum=1))
     if not share > 0.0:
         raise ValueError(f"`delta` must leave each of {count} claims a positive share, got {level}.")

@@ -14,6 +14,7 @@ __all__ = ["count", "counts", "delta", "finite", "nonnegative", "open_unit", "po
 
 def real(name: str, value: object) -> float:
     """Return `value` as a float that may be infinite but not NaN. Refuse bools, strings, arrays and None."""
+    # In Python a bool is an int, so True would pass for 1.
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (Real, np.floating, np.integer)):
         raise TypeError(f"`{name}` must be a real number, got {value!r} of type {type(value).__name__}.")
     try:

@@ -397,6 +397,7 @@ def _from_counts(
 
 
 def _covariance_radius(divergence: arb | None, order: float, sigma: float, ratio: float, ball: float) -> float:
+    # An order above 1 needs the covariance as far as the tilted center a + order (b - a).
     reach = _down(exact(ball) / exact(order)) if math.isfinite(ball) else math.inf
     if divergence is None:
         return reach
@@ -424,6 +425,7 @@ def _premise(sigma: float, covariance_ratio: float, ball: float) -> tuple[float,
 def _ordered_pair(p: float, q: float) -> tuple[arb, arb] | None:
     """Return (p, min(q, 1 - p)) as balls, or None unless the first certainly exceeds the second."""
     top = exact(checks.probability("p", p))
+    # Comparisons of balls are true only if they are true for all their points.
     runner = exact(checks.probability("q", q))
     if not runner <= 1 - top:
         runner = 1 - top

@@ -66,6 +66,7 @@ def decode_float(name: str, value: object) -> float | None:
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     entries = dict(pairs)
+    # JSON leaves open which of two equal keys counts.
     if len(entries) != len(pairs):
         raise DocumentError("repeats an entry, so that readers could see different claims.")
     return entries

@@ -278,6 +278,7 @@ class _Tally:
     def complement_upper(self, delta: float) -> float:
         """Bound all competitors together by what is neither selected nor rejected."""
         lower = clopper_pearson_lower(self.top + self.rejected, self.trials, delta=delta)
+        # In fractions, because 1 - lower in doubles may round down.
         return fraction_upper(1 - Fraction(lower))
 
 

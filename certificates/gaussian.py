@@ -71,6 +71,7 @@ def total_variation(mu: float) -> float:
     if shift == 0.0:
         return 0.0
     with precision():
+        # 2 Phi(mu / 2) - 1 = erf(mu / sqrt(8)), without the subtraction.
         return min(upper_float((exact(shift) / exact(8).sqrt()).erf()), 1.0)
 
 
@@ -135,6 +136,7 @@ def radius(lower_a: float, upper_b: float, sigma: float) -> float:
     scale = checks.positive("sigma", sigma)
     if not lower > upper:
         return 0.0
+    # Gaussians with the same covariance have the same null sets.
     if lower == 1.0 or upper == 0.0:
         return math.inf
     with precision():

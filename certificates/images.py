@@ -165,6 +165,7 @@ def _value(
 ) -> float:
     if rule is Rule.UNFILTERED:
         lower = clopper_pearson_lower(counts.retained[selected], counts.trials, delta=delta)
+        # All other labels together have at most the rest.
         return gaussian_radius(lower, fraction_upper(1 - Fraction(lower)), sigma)
     if rule is Rule.SUBSTITUTED:
         return filtered.substituted_one_sided(counts.retained[selected], sum(counts.retained), sigma=sigma, delta=delta)
@@ -195,6 +196,7 @@ def exceeds(radius: float, threshold: str | Fraction, *, strict: bool) -> bool:
     if not isinstance(threshold, (str, Fraction)):
         raise TypeError(f"`threshold` must be a decimal string or a fraction, got {threshold!r}.")
     level = Fraction(threshold)
+    # An infinity is not a fraction.
     if radius == float("inf"):
         return True
     return Fraction(radius) > level if strict else Fraction(radius) >= level

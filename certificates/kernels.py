@@ -122,6 +122,7 @@ class FixedMixture:
                 f"`weights` must hold one weight for each of the {self.components.count} components, "
                 f"got shape {weights.shape}."
             )
+        # The sum of rounded weights misses 1 by a few units in the last place.
         if not (np.all(weights >= 0.0) and abs(math.fsum(weights) - 1.0) <= 1e-12):
             raise ValueError(f"`weights` must be at least 0 and sum to 1, got {weights}. Divide them by their sum.")
         weights = weights / math.fsum(weights)
@@ -279,6 +280,7 @@ def component_label_shares(components: BoxUnion, center: ArrayLike, regions: Box
         if np.any(meets):
             pieces = BoxUnion(low[meets], high[meets], components.sigma)
             logs = pieces.log_label_masses(point, names[meets]) - whole[..., j, None]
+            # A share is at most 1, also after rounding.
             shares[..., j, : logs.shape[-1]] = np.exp(np.minimum(logs, 0.0))
     return shares
 

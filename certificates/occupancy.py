@@ -222,6 +222,7 @@ class BoxUnion:
         best = np.argmax(logs, axis=-1)[..., None, None]
         tilt, flipped = np.take_along_axis(law.tilt, best, axis=-2), np.take_along_axis(law.flipped, best, axis=-2)
         ends = np.where(law.flipped, -self.highs, self.lows)
+        # On the same side of the center the gap of two ends is known better than the difference of their distances.
         same_side = (law.tilt > 0.0) & (tilt > 0.0) & (law.flipped == flipped)
         with np.errstate(invalid="ignore"):
             apart = (ends - np.take_along_axis(ends, best, axis=-2)) / self.sigma

@@ -39,6 +39,7 @@ _EXPONENT_LIMIT = 1 << 16
 _ORDINATE_LIMIT = 64
 
 
+# Typed, so that `bits=160.0` is refused and does not find the cached answer of 160.
 @lru_cache(maxsize=64, typed=True)
 def pi(*, bits: int = BITS) -> Interval:
     """Enclose pi by Machin's identity, pi = 16 arctan(1/5) - 4 arctan(1/239).
@@ -204,6 +205,7 @@ def _exp_at(x: Fraction, bits: int) -> Interval:
         return (1 / _exp_at(-x, bits + _GUARD)).rounded(bits)
     halvings = max(0, magnitude(x) + 1) if x else 0
     y = from_scaled(1, halvings) * -x
+    # Each squaring doubles the relative error, hence one more bit per halving.
     work = bits + halvings + _GUARD
     power = _alternating(Fraction(1), lambda n: (y.numerator, y.denominator * (n + 1)), work)
     for _ in range(halvings):
@@ -232,6 +234,7 @@ def _atanh_series(z: Fraction, bits: int) -> Interval:
         numerator, denominator = square * (2 * n + 1), unit * (2 * n + 3)
         low, high = low * numerator // denominator, -(-high * numerator // denominator)
         n += 1
+    # What is left is below a geometric series with ratio z**2.
     tail = -(-high * unit // (unit - square))
     return Interval(lower=from_scaled(total_low, work), upper=from_scaled(total_high + tail, work))
 
@@ -287,6 +290,7 @@ def _quantile_at(p: Fraction, bits: int) -> Interval:
     if p == half:
         return Interval.of(0)
     if p > half:
+        # 1 - p is exact in fractions, so nothing is lost in the upper tail.
         return -_quantile_at(1 - p, bits)
     work = bits + max(0, -magnitude(half - p)) + _GUARD
     low = -1

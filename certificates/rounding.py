@@ -18,6 +18,7 @@ def fraction_upper(value: Fraction) -> float:
     try:
         nearest = float(value)
     except OverflowError:
+        # Above every double there is only infinity. Below every double, the least double is an upper bound.
         return math.inf if value > 0 else -math.nextafter(math.inf, 0.0)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 

@@ -81,6 +81,7 @@ def mu_certified(p_lower: float, target: float) -> float | None:
         return None
     if lower == level:
         return 0.0
+    # The two laws have the same null sets, so a certain event stays certain.
     if lower == 1.0:
         return math.inf
     with precision():
@@ -151,6 +152,7 @@ def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[Pr
             f"`schedule` must be one schedule or one per step, got {len(schedules)} for {len(table)} steps."
         )
     charges = [entry.charge_exact for entry in schedules]
+    # Exact sums, because doubles could round an energy above the limit down to it.
     total = Fraction(0)
     for step, row in enumerate(table):
         norm_squared = sum((Fraction(float(value)) ** 2 for value in row), Fraction(0))
@@ -217,6 +219,7 @@ class TrajectoryCertificate:
         """Return (budget, certified probability) pairs from 0 to `budget`, by default twice the certified one."""
         number = checks.count("points", points, minimum=2)
         reach = 2.0 * (self.budget or 0.0) if budget is None else checks.nonnegative("budget", budget)
+        # Nothing or everything is certified. Then any finite scale shows the curve.
         if not 0.0 < reach < math.inf:
             reach = 1.0 / math.sqrt(max(self.charges))
         return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
@@ -282,6 +285,7 @@ class TrajectoryCertificate:
                 p_lower=checks.probability("p_lower", document.pop("p_lower")),
                 mu=decode_float("mu", document.pop("mu")),
             )
+            # Stored for readers only, and compared below with what the counts give.
             stored = {name: document.pop(name) for name in _DERIVED}
         except (KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"not a valid trajectory certificate: {type(error).__name__}: {error}") from error

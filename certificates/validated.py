@@ -68,6 +68,7 @@ def lower_float(ball: arb) -> float:
     with precision(_ROUNDING_BITS):
         bound = _finite(ball).lower()
         nearest = float(bound)
+        # float() rounds to nearest, which may be above.
         while arb(nearest) > bound:
             nearest = math.nextafter(nearest, -math.inf)
         return nearest
@@ -99,6 +100,7 @@ def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
         return arb(1)
     if successes > trials:
         return arb(0)
+    # Below the mean the sum would have many large terms.
     if successes < trials * float(p):
         return 1 - binomial_upper_tail(trials - successes + 1, trials, 1 - p)
     odds = p / (1 - p)
@@ -106,6 +108,7 @@ def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:
     term, total, rest = arb(1), arb(1), arb(0)
     for done in range(successes, trials):
         ratio = odds * (trials - done) / (done + 1)
+        # The test costs as much as a term, so it is made at every eighth only.
         if done % 8 == 0 and ratio < 1:
             rest = term * ratio / (1 - ratio)
             if rest < total * small:
@@ -153,6 +156,7 @@ def anytime_root(successes: int, trials: int, delta: float, prior: tuple[float, 
         p = math.exp(log_p)
         return offset - successes * log_p - float(special.xlog1py(failures, -p))
 
+    # Doubles only find a starting point. The proof is in `_newton`.
     low, high = math.log(1e-300), math.log(successes / trials)
     if not excess(low) > 0.0:
         return arb(0).union(arb(1e-300))
@@ -179,6 +183,7 @@ def _newton(value: Callable[[arb], arb], slope: Callable[[arb], arb], guess: flo
     for _ in range(_NEWTON_STEPS):
         residual = value(here)
         step = -residual / slope(here)
+        # Twice the step, so that the Newton image has room inside.
         reach = 2 * step.abs_upper() + here.abs_upper() * arb(2) ** (8 - int(ctx.prec))
         candidate = (here - reach).union(here + reach)
         image = here - residual / slope(candidate)

@@ -268,6 +268,7 @@ class _LShapeLaw:
     def left_of(self, threshold: Interval | Exact) -> Interval:
         """Enclose the conditional probability of z_1 <= threshold, for a threshold between 1/2 and 1."""
         cut = Interval.of(threshold)
+        # In this range the cut passes through the lower, wide box only.
         if not (cut.is_above(Fraction(1, 2)) and cut.is_below(1)):
             raise ValueError(f"`threshold` must lie strictly between 1/2 and 1, got {cut}.")
         (_, wide), (narrow_right, narrow) = self._columns()
