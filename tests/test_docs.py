@@ -129,3 +129,15 @@ def test_threat_model_lists_every_premise_of_a_certificate():
 def test_geometry_draws_the_shape_of_the_picture_and_of_the_gallery() -> None:
     (drawn,) = re.findall(r"^```toml\n(.*?)^```$", text_of("docs/geometry.md"), re.M | re.S)
     assert read_toml(drawn) == read_toml(EXAMPLE)
+
+
+def test_pages_are_written_without_semicolons() -> None:
+    pages = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *DOCS]
+    prose = [re.sub(r"^```.*?^```$|^<!-- .*?^<!-- end -->$", "", text_of(name), flags=re.M | re.S) for name in pages]
+    words, semicolons = (sum(len(re.findall(part, text)) for text in prose) for part in (r"\w+", ";"))
+    assert semicolons < 0.001 * words, "write one idea per sentence"
+
+
+@pytest.mark.parametrize("name", [name for name in DOCS if name != "docs/glossary.md" and "decisions" not in name])
+def test_pages_link_their_words_to_the_glossary(name: str) -> None:
+    assert "](glossary.md#" in text_of(name)

@@ -42,8 +42,8 @@ def thresholds(stored: dict) -> None:
     )
     print(f"{stored['estimation_trials']} proposals each\n")
     print(f"Objective: {stored['objective']} ({', '.join(stored['radii'])}). ", end="")
-    print(f"Chosen on development images: {stored['chosen_on_development']}; ", end="")
-    print(f"best on untouched images: {stored['best_on_confirmation']}.\n")
+    print(f"Chosen on development images: {stored['chosen_on_development']}. ", end="")
+    print(f"Best on untouched images: {stored['best_on_confirmation']}.\n")
     rows = [
         [name, f"{row['development']:.4f}", f"{row['confirmation']:.4f}", f"{row['retained_confirmation']:.4f}"]
         for name, row in stored["thresholds"].items()
@@ -79,14 +79,14 @@ def attack(stored: dict) -> None:
         end="",
     )
     print(
-        f"{search['screen']}, {plan['confirmation']} fresh proposals an endpoint, family of {stored['family']}. ",
+        f"{search['screen']}, {plan['confirmation']} fresh proposals per endpoint, family of {stored['family']}. ",
         end="",
     )
     print(
-        f"Substituted radius positive: {stored['positive_radius']}; positive screens: {stored['positive_screens']}; ",
+        f"Substituted radius positive: {stored['positive_radius']}. Positive screens: {stored['positive_screens']}. ",
         end="",
     )
-    print(f"verified inside the substituted radius: **{stored['verified_inside_substituted_radius']}**; ", end="")
+    print(f"Verified inside the substituted radius: **{stored['verified_inside_substituted_radius']}**, ", end="")
     print(f"inside a sound radius: **{stored['changed_inside_a_sound_radius']}**.\n")
     rows = [
         [
