@@ -28,10 +28,9 @@ from ccfs.images import (
     load_shipped,
     shipped_names,
 )
-from ccfs.images.counting import Counter
-from ccfs.images.fused import fused
-from ccfs.images.int8 import quantized
-from ccfs.images.models import ZOO
+from ccfs.images.forms import fused, quantized
+from ccfs.images.networks import ZOO
+from ccfs.images.smoother import Counter
 
 BATCH = 250
 

@@ -27,6 +27,8 @@ DOCUMENTS: Mapping[str, str] = {
     "audit": "ccfs.audit.run:AuditReport",
     "verification": "ccfs.results.verify:Verification",
     "image-run": "ccfs.images.folder:ImageRun",
+    "image-counts": "ccfs.images.counts:RunKey",
+    "image-endpoints": "ccfs.images.endpoints:AttackHead",
 }
 """The model of each kind of document, imported when it is asked for."""
 SHIPPED = Path(__file__).parent / "schemas"

@@ -56,7 +56,7 @@ class CovarianceProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelCounts:
-    """Retained proposals per label, and rejected ones, for one filter. Together they are all that was drawn."""
+    """Retained proposals per label, and rejected ones, for one filter variant. Together they are all that was drawn."""
 
     retained: tuple[int, ...]
     rejected: int

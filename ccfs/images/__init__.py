@@ -1,16 +1,19 @@
-"""Image certification with a filter: counts from a network, certificates from the counts. Torch is imported on use."""
+"""Image classifiers behind a filter: networks, noise, counts and runs. The radii are in `ccfs.certificates.images`."""
 
 from __future__ import annotations
 
-from ccfs.certificates.images import CovarianceProof, LabelCounts, Rule, Verdict, certified_count, exceeds, verdict
-from ccfs.images.bands import Band, ProjectedBand
-from ccfs.images.data import DataError, ImageSet, load_images
-from ccfs.images.dataset import certify_dataset
-from ccfs.images.filters import CallableFilter, ConfidenceFilter, Filter, NoFilter
-from ccfs.images.models import folded, load_checkpoint, load_shipped, shipped_names
-from ccfs.images.records import CountRow, CountTable, RecordError, read_counts, write_counts
-from ccfs.images.smoother import FilteredSmoother
-from ccfs.images.streams import NoiseStream
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ccfs.images.bands import Band, ProjectedBand
+    from ccfs.images.counts import CountRow, CountTable, RecordError, certify_dataset, read_counts, write_counts
+    from ccfs.images.data import DataError, ImageSet, load_images
+    from ccfs.images.filters import CallableFilter, ConfidenceFilter, Filter, NoFilter
+    from ccfs.images.forms import folded
+    from ccfs.images.networks import load_checkpoint, load_shipped, shipped_names
+    from ccfs.images.smoother import FilteredSmoother
+    from ccfs.images.streams import NoiseStream
 
 __all__ = [
     "Band",
@@ -18,27 +21,43 @@ __all__ = [
     "ConfidenceFilter",
     "CountRow",
     "CountTable",
-    "CovarianceProof",
     "DataError",
     "Filter",
     "FilteredSmoother",
     "ImageSet",
-    "LabelCounts",
     "NoFilter",
     "NoiseStream",
     "ProjectedBand",
     "RecordError",
-    "Rule",
-    "Verdict",
-    "certified_count",
     "certify_dataset",
-    "exceeds",
     "folded",
     "load_checkpoint",
     "load_images",
     "load_shipped",
     "read_counts",
     "shipped_names",
-    "verdict",
     "write_counts",
 ]
+
+# Imported when first used. Whoever needs one submodule does not pay for pyarrow, pydantic and scipy.
+_HOMES = {
+    "bands": ("Band", "ProjectedBand"),
+    "counts": ("CountRow", "CountTable", "RecordError", "certify_dataset", "read_counts", "write_counts"),
+    "data": ("DataError", "ImageSet", "load_images"),
+    "filters": ("CallableFilter", "ConfidenceFilter", "Filter", "NoFilter"),
+    "forms": ("folded",),
+    "networks": ("load_checkpoint", "load_shipped", "shipped_names"),
+    "smoother": ("FilteredSmoother",),
+    "streams": ("NoiseStream",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(_import_module(f"ccfs.images.{module}"), name)
+    raise AttributeError(f"module 'ccfs.images' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

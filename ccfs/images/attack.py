@@ -1,6 +1,6 @@
-"""Look for label changes inside the substituted radius: search, fresh screens, and an exact simultaneous confirmation.
+"""Look for label changes inside the substituted radius of one image: search, screen on fresh noise, confirm exactly.
 
-Search may use anything. What is claimed rests on the confirmation alone: new noise, exact tests, one Bonferroni family.
+The search may use anything. Claims rest on the confirmation alone: new noise, exact tests, one Bonferroni family.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, winner_pvalue
 from ccfs.certificates.images import LabelCounts
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
-from ccfs.images.counting import Counter
+from ccfs.files.documents import Table
+from ccfs.images.smoother import Counter
 from ccfs.images.streams import NoiseStream
 from ccfs.images.torch import require_torch
 
@@ -29,7 +31,7 @@ __all__ = ["Candidate", "Confirmation", "SearchPlan", "cohort", "confirm", "dist
 
 
 def cohort(images: int, size: int, salt: str) -> tuple[int, ...]:
-    """Return the first `size` indices ordered by SHA-256 of salt and index: chosen without looking at any image."""
+    """Return the first `size` indices in the order of SHA-256(salt, index), which depends on no image."""
     total, wanted = checks.count("images", images, minimum=1), checks.count("size", size, minimum=1)
     if not wanted <= total:
         raise ValueError(f"`size` must be at most {total}, got {wanted}.")
@@ -38,7 +40,7 @@ def cohort(images: int, size: int, salt: str) -> tuple[int, ...]:
 
 
 def family_size(members: int, num_classes: int) -> int:
-    """Return how many inferences one family reserves: pairwise tests at both endpoints and one bound, per member.
+    """Return the number of inferences in one family: pairwise tests at both endpoints and one bound per member.
 
     >>> family_size(128, 10)
     2432
@@ -51,37 +53,35 @@ def distance_upper(center: NDArray[np.float32], moved: NDArray[np.float32]) -> f
     changed = np.flatnonzero(center.ravel() != moved.ravel())
     pairs = zip(moved.ravel()[changed].tolist(), center.ravel()[changed].tolist(), strict=True)
     total = sum(((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs), Fraction(0))
+    # Rounded up, because the claim is that the distance is below a radius.
     with precision():
         return upper_float(exact(total).sqrt())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPlan:
-    """How hard to search. The paper: 4 restarts, 150 steps, 256 proposals a step, screens of 50,000.
+class SearchPlan(Table):
+    """How hard to search. The paper has 4 restarts, 150 steps, 256 proposals per step and screens of 50,000."""
 
-    `ranking` says which counts rank the labels to aim at: those of `retained` proposals, or of all `drawn` ones, which
-    tell labels apart where the filter retains little.
-    """
-
-    restarts: int
-    steps: int
-    proposals: int
-    screen: int
-    threshold: float
-    reach: float = 0.98
-    temperatures: tuple[float, ...] = (1.0, 0.5, 0.25)
-    low: float = 0.0
-    high: float = 1.0
-    ranking: str = "retained"
-
-    def __post_init__(self) -> None:
-        if self.ranking not in ("retained", "drawn"):
-            raise ValueError(f"`ranking` must be 'retained' or 'drawn', got {self.ranking!r}.")
+    restarts: int = Field(ge=1, description="Searches per image.")
+    steps: int = Field(ge=1, description="Gradient steps per search.")
+    proposals: int = Field(ge=1, description="Proposals per step.")
+    screen: int = Field(ge=1, description="Proposals per screen.")
+    threshold: float = Field(description="Threshold of the confidence filter.")
+    reach: float = Field(default=0.98, description="Greatest distance of the search over the substituted radius.")
+    temperatures: tuple[float, ...] = Field(
+        default=(1.0, 0.5, 0.25), description="Softmax temperatures, one after another in equal parts of a search."
+    )
+    low: float = Field(default=0.0, description="Least value of a pixel of the center.")
+    high: float = Field(default=1.0, description="Greatest value of a pixel of the center.")
+    ranking: Literal["retained", "drawn"] = Field(
+        default="retained",
+        description="Which counts rank the labels to aim at: of retained proposals, or of all drawn ones. "
+        "All drawn ones tell labels apart where the filter retains little.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A moved center, the label it is hoped to have, and what a fresh screen counted there."""
+    """A moved center, the label to aim at there, and the counts of a fresh screen."""
 
     center: NDArray[np.float32]
     target: int
@@ -89,17 +89,17 @@ class Candidate:
 
     @property
     def margin(self) -> int:
-        """Screened count of the target over the strongest other label."""
+        """Count of the target in the screen minus that of the strongest other label."""
         others = [count for label, count in enumerate(self.screen.retained) if label != self.target]
         return self.screen.retained[self.target] - max(others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """Fresh counts at both endpoints and what they prove at the family's error.
+    """Fresh counts at both endpoints and what they prove at the error of the family.
 
-    `is_verified`: the filtered classifier has label `original` at the image and `changed` at the moved center, and the
-    distance is below a lower bound on the population's substituted radius.
+    If `is_verified`, the filtered classifier has label `original` at the image and `changed` at the moved center, and
+    the distance is below a lower bound on the population's substituted radius.
     """
 
     original: int
@@ -123,7 +123,7 @@ class Confirmation:
 
     @property
     def is_verified(self) -> bool:
-        """Whether the labels change inside the substituted radius."""
+        """Whether the label changes inside the substituted radius."""
         return self.is_changed and self.distance < self.radius_lower
 
 
@@ -142,8 +142,8 @@ def search(
 ) -> tuple[Candidate, ...]:
     """Return screened candidates inside `reach` times the radius, best margin first.
 
-    Restarts alternate between the two most frequent other labels of `nominal`; the best and the last center of each
-    are screened with noise of their own. Centers stay in the box of pixel values; noise is not clipped.
+    Restarts alternate between the two most frequent other labels of `nominal`. The best and the last center of each
+    restart are screened, each with its own noise. Centers stay in the box of pixel values. Noise is not clipped.
     """
     checks.positive("radius", radius)
     others = sorted(
@@ -157,6 +157,8 @@ def search(
         for place, moved in enumerate(_climb(model, center, target, original, radius, sigma, plan, noise, restart)):
             screen = NoiseStream(seed=seed, index=index, purpose=f"screen/{restart}/{place}", dimension=center.size)
             (counts,) = counter.count(moved, screen, plan.screen)
+            # The screen may favour another label than the target. The confirmation has noise of its own, so any may be
+            # tried.
             winner = max(others, key=lambda label: (counts.retained[label], -label))
             found.append(Candidate(center=moved, target=winner, screen=counts))
     return tuple(sorted(found, key=lambda candidate: -candidate.margin))
@@ -173,7 +175,7 @@ def _climb(
     noise: NoiseStream,
     restart: int,
 ) -> Sequence[NDArray[np.float32]]:
-    """Climb the smoothed margin of `target` over `original` among retained proposals; return best and last center."""
+    """Climb the smoothed margin of `target` over `original` among retained proposals. Return best and last center."""
     require_torch()
     import torch
 
@@ -182,7 +184,7 @@ def _climb(
     limit = plan.reach * radius
 
     def inside(moved: torch.Tensor) -> torch.Tensor:
-        # Two rounds of both projections; the distance that counts is measured at confirmation.
+        # Two rounds of both projections are close enough, because the confirmation measures the distance again.
         for _ in range(2):
             moved = moved.clamp(plan.low, plan.high)
             shift = moved - base
@@ -190,6 +192,7 @@ def _climb(
         return moved
 
     start = torch.zeros_like(base)
+    # The first restart of each target begins at the image itself, later ones at a random shift.
     if restart >= 2:
         reader.fill(rows)
         start = torch.from_numpy(rows[0].copy())
@@ -202,6 +205,7 @@ def _climb(
         variable = moved.clone().requires_grad_(True)
         proposals = variable + sigma * torch.from_numpy(rows)
         logits = model(proposals.view(plan.proposals, *center.shape).permute(0, 3, 1, 2))
+        # A smooth stand-in for the threshold of the filter, which has no gradient.
         weight = torch.sigmoid((logits.softmax(1).amax(1) - plan.threshold) / 0.05) + 1e-6
         soft = (logits / temperature).softmax(1)
         value = (weight * (soft[:, target] - soft[:, original])).sum() / weight.sum()
@@ -227,12 +231,12 @@ def confirm(
     seed: int,
     index: int,
 ) -> Confirmation:
-    """Test a pair of endpoints on fresh noise, in a family that reserves its share for every cohort member.
+    """Test a pair of endpoints on fresh noise, in a family with a share of delta for every cohort member.
 
-    Each endpoint's label is tested against every other by the exact pairwise test; the conditional probability of the
-    original label is bounded from below for the substituted radius sigma Phi^-1 (paper, app:cifar101-attack).
+    The exact pairwise test compares each endpoint's label with every other label. A lower bound on the conditional
+    probability of the original label gives one on the substituted radius sigma Phi^-1 (paper, app:cifar101-attack).
 
-    Assumes: endpoints, labels, `trials` and `members` were fixed without the noise drawn here.
+    *Assumes* that endpoints, labels, `trials` and `members` were fixed without the noise drawn here.
     """
     counts = []
     for name, place in (("nominal", center), ("shifted", moved)):
@@ -240,6 +244,7 @@ def confirm(
         (found,) = counter.count(place, noise, trials)
         counts.append(found)
     nominal, shifted = counts
+    # The share is the same if only a few members are confirmed, because which ones depends on their counts.
     each = bonferroni(delta, family_size(members, len(nominal.retained)))
     return Confirmation(
         original=original,

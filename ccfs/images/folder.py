@@ -1,4 +1,4 @@
-"""A run folder of `ccfs image`: what was asked, so that certificates, report and attack go on from it."""
+"""The description of an image run, `run.json`, from which report and attack rebuild images, network and filter."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ccfs.certificates.documents import DocumentError, read_document
 from ccfs.files.atomic import write_atomically
-from ccfs.images import (
-    Band,
-    ConfidenceFilter,
-    Filter,
-    ImageSet,
-    NoFilter,
-    ProjectedBand,
-    folded,
-    load_checkpoint,
-    load_images,
-    load_shipped,
-)
-from ccfs.images.fused import fused
+from ccfs.images.bands import load_band
+from ccfs.images.data import ImageSet, load_images
+from ccfs.images.filters import ConfidenceFilter, Filter, NoFilter
+from ccfs.images.forms import folded, fused, quantized
+from ccfs.images.networks import load_checkpoint, load_shipped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +23,7 @@ __all__ = ["ImageRun", "read_run", "write_run"]
 
 
 class ImageRun(BaseModel):
-    """One counting run: images, network, filter, noise and sizes."""
+    """One run of `ccfs image certify`: images, network, filter, noise and sizes."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, json_schema_serialization_defaults_required=True
@@ -42,7 +34,7 @@ class ImageRun(BaseModel):
     )
     dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"] = Field(description="Where the images come from.")
     split: Literal["train", "test"] = Field(default="test", description="Which part of the images.")
-    data: Path | None = Field(default=None, description="Folder with the data files; the cache without it.")
+    data: Path | None = Field(default=None, description="Folder with the data files. Null means the cache.")
     network: str | None = Field(default=None, description="Name of a shipped network.")
     checkpoint: Path | None = Field(default=None, description="File of a public checkpoint, instead of `network`.")
     arch: str | None = Field(default=None, description="Architecture of the checkpoint, if it does not say.")
@@ -67,8 +59,8 @@ class ImageRun(BaseModel):
         return self
 
     @property
-    def arm(self) -> str:
-        """The arm that the certificates are about."""
+    def variant(self) -> str:
+        """The filter variant that the certificates are about."""
         return {"none": "none", "band": "projected-band", "confidence": f"confidence>{self.threshold:g}"}[self.filter]
 
     def image_set(self) -> ImageSet:
@@ -76,40 +68,37 @@ class ImageRun(BaseModel):
         return load_images(self.dataset, self.split, self.data)
 
     def rule(self) -> Filter:
-        """Build the filter; a confidence filter counts the unfiltered arm in the same model calls."""
+        """Build the filter. A confidence filter also counts the variant `none`, in the same model calls."""
         if self.filter == "none":
             return NoFilter()
         if self.band is None:
             return ConfidenceFilter(0.0, self.threshold) if self.threshold else ConfidenceFilter(0.0)
-        with np.load(self.band, allow_pickle=False) as saved:
-            offset, inner, outer = (float(value) for value in saved["numbers"])
-            return ProjectedBand(Band(direction=saved["direction"], offset=offset, inner=inner, outer=outer))
+        return load_band(self.band)
 
     def model(self) -> nn.Module:
-        """Load the network in the form that is counted."""
+        """Load the network in the form that the run counts."""
         if self.checkpoint is not None:
             return folded(load_checkpoint(self.checkpoint, arch=self.arch))
         network = load_shipped(str(self.network))
         return self._int8(network) if self.int8 else fused(network, 28 if self.dataset == "mnist" else 32)
 
     def _int8(self, network: nn.Module) -> nn.Module:
-        """Calibrate on the first 500 training images with fixed noise."""
+        """Return the 8-bit form, calibrated on the first 500 training images with fixed noise."""
         import torch
 
-        from ccfs.images.int8 import quantized
-
         training = load_images(self.dataset, "train", self.data).images[:500]
+        # Fixed noise, so that a continued run gets the same network with the same digest.
         noise = np.random.default_rng(0).standard_normal(training.shape, dtype=np.float32)
         noisy = training.astype(np.float32) / np.float32(255.0) + np.float32(self.sigma) * noise
         return quantized(network, torch.from_numpy(noisy).permute(0, 3, 1, 2))
 
 
 def write_run(folder: Path, run: ImageRun) -> None:
-    """Write `run.json`; a folder that belongs to another run is refused."""
+    """Write `run.json`, or raise ValueError if the folder belongs to another run."""
     path = folder / "run.json"
     if path.exists():
         former = read_run(folder)
-        # More images may be added to a run; nothing else may change.
+        # A run may grow by more images. Each image has its own noise, so the counts of the others stay valid.
         if former.model_copy(update={"images": run.images}) != run:
             raise ValueError(f"{folder} belongs to another run: see {path.name}. Use another folder.")
     write_atomically(path, f"{run.model_dump_json(indent=1)}\n".encode())

@@ -1,4 +1,4 @@
-"""A filtered smoothed classifier in the familiar shape: predict and certify one image."""
+"""The filtered smoothed classifier: count labels of noisy copies of one image, then predict or certify its label."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ccfs.certificates import checks
 from ccfs.certificates.binomial import winner_pvalue
 from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
 from ccfs.certificates.images import LabelCounts
-from ccfs.images.counting import Counter, as_center
 from ccfs.images.filters import Filter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
+from ccfs.images.torch import require_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["FilteredSmoother"]
+__all__ = ["Counter", "FilteredSmoother", "as_center"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,18 @@ class FilteredSmoother:
     the radius, with probability at least 1 - delta over the noise drawn (Algorithm 1, Theorem 7).
 
     Args:
-        model: maps images (batch, channels, height, width) to logits; in evaluation mode, deterministic.
-        sigma: noise scale, in units of a pixel (images in [0, 1], noise not clipped).
-        filter: retention rule with one arm.
-        num_classes: labels of the model.
-        seed: base seed; with an image's `index` and a purpose it decides every draw.
+        model: deterministic map from images (batch, channels, height, width) to logits, in evaluation mode.
+        sigma: noise scale, in units of a pixel. Images are in [0, 1], and noise is not clipped.
+        filter: retention rule with one variant.
+        num_classes: number of labels of the model.
+        seed: base seed. Together with an image's `index` and a purpose it decides every draw.
     """
 
     def __init__(self, model: nn.Module, sigma: float, filter: Filter, num_classes: int, *, seed: int = 0) -> None:
-        if len(filter.arms) != 1:
+        if len(filter.variants) != 1:
             raise ValueError(
-                f"`filter` must have one arm here, got {filter.arms}. Use `certify_dataset` to count several at once."
+                f"`filter` must have one variant here, got {filter.variants}. Use `certify_dataset` to count several "
+                "at once."
             )
         self._model, self._sigma, self._filter = model, checks.positive("sigma", sigma), filter
         self._classes, self._seed = num_classes, checks.count("seed", seed)
@@ -57,11 +58,11 @@ class FilteredSmoother:
 
         Args:
             x: image (channels, height, width), real pixels.
-            n0: proposals for selecting a label.
-            n: fresh proposals for estimating its mass.
+            n0: number of proposals that select the label.
+            n: number of fresh proposals that estimate its mass.
             delta: failure probability.
-            batch_size: proposals per model call; it does not change what is drawn.
-            index: which of the seed's streams to use. Images that share one get dependent certificates.
+            batch_size: proposals per model call. It does not change what is drawn.
+            index: which of the seed's streams to use. Images that share an index get dependent certificates.
         """
         level = checks.delta(delta)
         selection, estimation = self._counts(
@@ -83,14 +84,15 @@ class FilteredSmoother:
     ) -> int | Abstention:
         """Return the classifier's label, wrong with probability at most delta, or abstain.
 
-        The two most frequent retained labels are compared by an exact two-sided binomial test (Hung and Fithian, 2019,
-        for multinomial winners; given how many proposals are retained, their labels are multinomial).
+        An exact two-sided binomial test compares the two most frequent retained labels (Hung and Fithian, 2019, for
+        multinomial winners). Given the number of retained proposals, their labels are multinomial.
         """
         level = checks.delta(delta)
         request = _Request(purpose="prediction", trials=checks.count("n", n, minimum=1))
         (counts,) = self._counts(x, batch_size, index, request)
         winner = top_label(counts.retained)
         runner = max(count for label, count in enumerate(counts.retained) if label != winner)
+        # Twice the one-sided error, because the data chose which of the two labels to test.
         error = 2.0 * winner_pvalue(counts.retained[winner], runner)
         if not error <= level:
             return Abstention(reason=f"the two most frequent labels cannot be told apart: error {error:.3g}")
@@ -107,3 +109,126 @@ class FilteredSmoother:
             (counts,) = counter.count(center, stream, request.trials)
             found.append(counts)
         return found
+
+
+def as_center(image: Tensor | NDArray[np.generic]) -> NDArray[np.float32]:
+    """Return an image (channels, height, width) of real pixels as a single-precision array (height, width, channels).
+
+    Rounding to single precision moves the center. The certificate is about the rounded center.
+    """
+    require_torch()
+    import torch
+
+    array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    if array.ndim != 3 or not np.issubdtype(array.dtype, np.floating):
+        raise TypeError(
+            f"`x` must be real pixels of shape (channels, height, width), got {array.dtype} {array.shape}. "
+            "Divide bytes by 255 first."
+        )
+    if not np.all(np.isfinite(array)):
+        raise ValueError("`x` must be finite.")
+    return np.ascontiguousarray(array.transpose(1, 2, 0), dtype=np.float32)
+
+
+class Counter:
+    """Counts labels with one model, one filter and one noise scale. Memory does not grow with the number of proposals.
+
+    All images reuse the same flat noise buffers, viewed as channels-last images. If the filter decides before the
+    model, retained proposals are gathered into full batches first. A proposal with a logit that is not finite has no
+    label and counts as rejected.
+    """
+
+    def __init__(self, model: nn.Module, sigma: float, rule: Filter, num_classes: int, batch_size: int) -> None:
+        self._sigma = checks.positive("sigma", sigma)
+        self._classes = checks.count("num_classes", num_classes, minimum=2)
+        self._batch = checks.count("batch_size", batch_size, minimum=1)
+        if any(part.training for part in model.modules()):
+            raise ValueError(
+                "`model` must be in evaluation mode. Call model.eval() first. With batch statistics or dropout "
+                "it would be another function on every call."
+            )
+        self._model, self._rule = model, rule
+        self._drawn = np.empty((0, 0), dtype=np.float32)
+        self._kept = self._empty(0)
+        self.model_calls = 0
+
+    def count(self, center: NDArray[np.float32], stream: NoiseStream, trials: int) -> tuple[LabelCounts, ...]:
+        """Return label counts of `trials` noisy copies of `center` (height, width, channels), one per variant."""
+        require_torch()
+        import torch
+
+        total = checks.count("trials", trials)
+        if center.size != stream.dimension:
+            raise ValueError(f"`stream` must have dimension {center.size}, got {stream.dimension}.")
+        self._allocate(center.size)
+        flat_center = torch.from_numpy(center.reshape(-1))
+        # Integers: adding up batches in any sizes gives the same counts.
+        tally = torch.zeros((len(self._rule.variants), self._classes), dtype=torch.int64)
+        reader, waiting = stream.reader(), 0
+        with torch.inference_mode():
+            for start in range(0, total, self._batch):
+                rows = min(self._batch, total - start)
+                reader.fill(self._drawn[:rows])
+                proposals = torch.from_numpy(self._drawn[:rows])
+                torch.add(flat_center, proposals, alpha=self._sigma, out=proposals)
+                if not self._rule.reads_inputs:
+                    tally += self._labels(_images(proposals, center.shape))
+                    continue
+                survivors = proposals[_mask(self._rule.before(_images(proposals, center.shape)), (rows,))]
+                self._kept[waiting : waiting + len(survivors)] = survivors
+                waiting += len(survivors)
+                if waiting >= self._batch:
+                    tally += self._labels(_images(self._kept[: self._batch], center.shape))
+                    waiting -= self._batch
+                    # At most one batch is left over, so the two ranges do not overlap.
+                    self._kept[:waiting] = self._kept[self._batch : self._batch + waiting]
+            if waiting:
+                tally += self._labels(_images(self._kept[:waiting], center.shape))
+        return tuple(LabelCounts(retained=tuple(row), rejected=total - sum(row)) for row in tally.tolist())
+
+    def _allocate(self, dimension: int) -> None:
+        # Images of one data set have one size, so this allocates once.
+        if self._drawn.shape != (self._batch, dimension):
+            self._drawn = np.empty((self._batch, dimension), dtype=np.float32)
+            self._kept = self._empty(dimension)
+
+    def _empty(self, dimension: int) -> Tensor:
+        require_torch()
+        import torch
+
+        return torch.empty((2 * self._batch if self._rule.reads_inputs else 0, dimension))
+
+    def _labels(self, proposals: Tensor) -> Tensor:
+        """Return int64[variants, classes], the counts of retained labels among proposals that passed `before`."""
+        require_torch()
+        import torch
+
+        logits = self._model(proposals)
+        self.model_calls += len(proposals)
+        if tuple(logits.shape) != (len(proposals), self._classes):
+            raise ValueError(
+                f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}."
+            )
+        logits = logits.float()
+        retained = _mask(self._rule.after(proposals, logits), (len(self._rule.variants), len(proposals)))
+        # argmax of NaN would still give a label.
+        retained = retained & torch.isfinite(logits).all(1)
+        labels = logits.argmax(1)
+        return torch.stack([torch.bincount(labels[mask], minlength=self._classes) for mask in retained])
+
+
+def _mask(answer: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a filter's answer if it is a mask of the right shape. Any other answer stops the run."""
+    require_torch()
+    import torch
+
+    if answer.dtype != torch.bool or tuple(answer.shape) != shape:
+        raise TypeError(
+            f"a filter must return a bool tensor of shape {shape}, got {answer.dtype} {tuple(answer.shape)}."
+        )
+    return answer
+
+
+def _images(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """View rows of (height, width, channel) pixels as channels-last images, without copying."""
+    return flat.view(len(flat), *shape).permute(0, 3, 1, 2)

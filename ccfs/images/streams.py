@@ -1,4 +1,4 @@
-"""Gaussian noise for one image and one purpose, addressable by proposal, the same however it is batched."""
+"""Gaussian noise of one image for one purpose. Its values do not depend on the batch size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ __all__ = ["CHUNK", "ESTIMATION", "SELECTION", "NoiseReader", "NoiseStream"]
 
 SELECTION = "selection"
 ESTIMATION = "estimation"
+# Part of what every stored count depends on: another chunk size would give other noise.
 CHUNK = 32
-# Part of every key: a change of the derivation must change this, so that old counts are not taken for new ones.
+# Part of every key. Whoever changes the derivation must change this too, or old counts would pass for new ones.
 _DERIVATION = "ccfs-image-noise-1"
 
 
@@ -23,10 +24,11 @@ _DERIVATION = "ccfs-image-noise-1"
 class NoiseStream:
     """Standard normals for proposals 0, 1, 2, ... of one image and one purpose.
 
-    Proposals come in chunks of 32; chunk c is drawn by Philox with the stream's 128-bit key, the SHA-256 of (base seed,
-    image index, purpose), from counter c * 2**128, so that chunks never overlap and none depends on another.
+    Proposals come in chunks of 32. Philox draws chunk c from counter c * 2**128 of the stream's key, so chunks never
+    overlap and none depends on another. The 128-bit key is derived from base seed, image index and purpose by SHA-256.
 
-    Assumes: what the theorems call independent Gaussian proposals are these pseudo-random single-precision numbers.
+    *Assumes* that these pseudo-random single-precision numbers stand for the independent Gaussian proposals of the
+    theorems.
     """
 
     seed: int
@@ -58,14 +60,18 @@ class NoiseStream:
 
 
 class NoiseReader:
-    """Hands out the proposals of a stream in order, in batches of any size."""
+    """Reads the proposals of a stream in order, in batches of any size."""
 
     def __init__(self, stream: NoiseStream) -> None:
         self._key, self._next = stream.key, 0
         self._rest = np.empty((0, stream.dimension), dtype=np.float32)
 
     def fill(self, out: NDArray[np.float32]) -> None:
-        """Write the noise of the next len(out) proposals into `out`, a contiguous array (proposals, dimension)."""
+        """Write the noise of the next len(out) proposals into `out`.
+
+        Args:
+            out: contiguous array of shape (proposals, dimension).
+        """
         done = min(len(self._rest), len(out))
         out[:done] = self._rest[:done]
         self._rest = self._rest[done:]
@@ -74,6 +80,7 @@ class NoiseReader:
                 _draw(self._key, self._next, out[done : done + CHUNK])
                 done += CHUNK
             else:
+                # Chunks are drawn whole. What this batch does not need waits for the next one.
                 chunk = np.empty((CHUNK, out.shape[1]), dtype=np.float32)
                 _draw(self._key, self._next, chunk)
                 wanted = len(out) - done

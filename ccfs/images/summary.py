@@ -1,4 +1,4 @@
-"""Tables from stored counts: one line per rule, recomputed with validated arithmetic whenever they are wanted."""
+"""Tables from stored counts: one line per rule, computed again from the counts each time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from ccfs.certificates import checks
 from ccfs.certificates.images import DIAGNOSTICS, Rule, Verdict, certified_count, verdict
 from ccfs.certificates.rounding import lower_text
-from ccfs.images.records import CountRow, CountTable
+from ccfs.images.counts import CountRow, CountTable
 
 __all__ = [
     "JOINT_RULES",
@@ -30,7 +30,7 @@ PROOF_RULES = (Rule.FORWARD_KL, Rule.REVERSE_KL, Rule.RENYI)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One rule over all images: how many got a positive radius, the median radius, correct ones beyond each threshold.
+    """One rule over all images: positive radii, the median radius, and correct images beyond each threshold.
 
     Images without a certificate stay in every denominator. `certified[i]` belongs to `thresholds[i]`.
     """
@@ -50,34 +50,36 @@ class Line:
 
     @property
     def median_shown(self) -> str:
-        """The median to four decimals, rounded down: a printed radius is never above the certified one."""
+        """The median to four decimals, rounded down, so that the printed radius never exceeds the certified one."""
         return lower_text(self.median)
 
 
 def scaled_thresholds(sigma: float, *radii: str) -> tuple[str, ...]:
-    """Return radii that are named for sigma 1/4 at another sigma, as exact decimals.
+    """Return radii that are stated for sigma 1/4, scaled to another sigma, as exact decimals.
 
     >>> scaled_thresholds(1.0, "0.3", "0.5")
     ('1.2', '2')
     """
+    # The decimal that people write for sigma, not its binary expansion.
     scale = Decimal(repr(checks.positive("sigma", sigma))) * 4
     return tuple(f"{(Decimal(radius) * scale).normalize():f}" for radius in radii)
 
 
 def verdicts(rows: Sequence[CountRow], rule: Rule, table: CountTable, *, delta: float) -> tuple[Verdict, ...]:
-    """Return one verdict per row; the covariance proof is the one stored with the counts."""
-    proof = table.key.proof
+    """Return one verdict per row, under the covariance premise that is stored with the counts."""
     return tuple(
-        verdict(rule, row.selection, row.estimation, sigma=table.key.sigma, delta=delta, proof=proof) for row in rows
+        verdict(rule, row.selection, row.estimation, sigma=table.key.sigma, delta=delta, proof=table.proof)
+        for row in rows
     )
 
 
 def line(found: Sequence[Verdict], labels: Sequence[int], thresholds: Sequence[str], *, strict: bool) -> Line:
-    """Summarise the verdicts of one rule; an even number of images takes the lower middle radius as median."""
+    """Summarise the verdicts of one rule. With an even number of images the median is the lower middle radius."""
     checks.count("images", len(found), minimum=1)
     rules = {item.rule for item in found}
     if len(rules) != 1:
         raise ValueError(f"`found` must hold verdicts of one rule, got {sorted(rule.name for rule in rules)}.")
+    # An image that abstains has radius 0 and pulls the median down, as it should.
     radii = sorted(item.radius for item in found)
     return Line(
         rule=rules.pop(),
@@ -91,16 +93,19 @@ def line(found: Sequence[Verdict], labels: Sequence[int], thresholds: Sequence[s
 
 
 def table_lines(
-    table: CountTable, arm: str, *, delta: float, thresholds: Sequence[str], strict: bool
+    table: CountTable, variant: str, *, delta: float, thresholds: Sequence[str], strict: bool
 ) -> tuple[Line, ...]:
-    """Return the line of every rule that the arm admits; the arm `none` adds or is the unfiltered line."""
-    rows = table.arm(arm)
+    """Return the line of every rule that applies to the variant.
+
+    The last line is the unfiltered one, if the table has counts of the variant `none`.
+    """
+    rows = table.variant(variant)
     labels = [row.label for row in rows]
-    rules: tuple[Rule, ...] = (Rule.UNFILTERED,) if arm == "none" else JOINT_RULES
-    if arm != "none" and table.key.proof is not None:
+    rules: tuple[Rule, ...] = (Rule.UNFILTERED,) if variant == "none" else JOINT_RULES
+    if variant != "none" and table.proof is not None:
         rules = (*rules, *PROOF_RULES)
     lines = [line(verdicts(rows, rule, table, delta=delta), labels, thresholds, strict=strict) for rule in rules]
-    if arm != "none" and "none" in table.key.arms:
+    if variant != "none" and "none" in table.key.variants:
         lines.extend(table_lines(table, "none", delta=delta, thresholds=thresholds, strict=strict))
     return tuple(lines)
 
@@ -112,5 +117,5 @@ def retention(rows: Sequence[CountRow]) -> Fraction:
 
 
 def accuracy(found: Sequence[Verdict], labels: Sequence[int]) -> Fraction:
-    """Return the fraction of images whose selected label is correct, whatever the radius."""
+    """Return the fraction of images whose selected label is correct, at any radius."""
     return Fraction(sum(item.selected == label for item, label in zip(found, labels, strict=True)), len(found))

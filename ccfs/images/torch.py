@@ -1,4 +1,7 @@
-"""What is imported on use, with one clear answer where it is missing."""
+"""The one place that imports what an extra brings, such as torch.
+
+It stays a module of its own because every module here needs it. It imports nothing of ours, so no cycle can form.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ __all__ = ["extra", "require_torch"]
 
 
 def require_torch() -> None:
-    """Say how to install torch if it is missing; a function that needs torch calls this, then imports it."""
+    """Raise ImportError with the pip command if torch is missing.
+
+    A function that needs torch calls this first and then imports torch inside its body. So the package imports without
+    torch, and counts can be read and certified without it.
+    """
     extra("torch", "torch==2.13.0")
 
 
 def extra(name: str, requirement: str) -> ModuleType:
-    """Return an optional module, or say which requirement brings it."""
+    """Return an optional module, or raise ImportError with the requirement to install."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

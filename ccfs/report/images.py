@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfs.certificates.images import Rule, Verdict
 from ccfs.certificates.rounding import lower_text, upper_text
-from ccfs.images import CountTable, ImageSet, Rule, Verdict, read_counts
+from ccfs.images.counts import CountTable, read_counts
+from ccfs.images.data import ImageSet
 from ccfs.images.folder import ImageRun, read_run
 from ccfs.images.summary import (
     JOINT_RULES,
@@ -41,8 +43,8 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     images = run.image_set()
     if images.digest != table.key.dataset_sha256:
         raise ValueError("the images are not those of the counts. Check the data folder of the run.")
-    columns = _columns(table, run.arm, delta)
-    labels = [row.label for row in table.arm(run.arm)]
+    columns = _columns(table, run.variant, delta)
+    labels = [row.label for row in table.variant(run.variant)]
     thresholds = scaled_thresholds(table.key.sigma, "0.3", "0.5", "0.7")
     lines = [line(column.verdicts, labels, thresholds, strict=True) for column in columns]
     page = rendered(
@@ -51,7 +53,7 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
         key=table.key,
         delta=delta,
         count=len(labels),
-        retained=f"{float(retention(table.arm(run.arm))):.4f}",
+        retained=f"{float(retention(table.variant(run.variant))):.4f}",
         accuracy=f"{float(accuracy(columns[0].verdicts, labels)):.4f}",
         thresholds=thresholds,
         lines=[_line_cells(item) for item in lines],
@@ -65,15 +67,17 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     return path
 
 
-def _columns(table: CountTable, arm: str, delta: float) -> list[_Column]:
+def _columns(table: CountTable, variant: str, delta: float) -> list[_Column]:
     rules: list[tuple[Rule, str]] = []
-    if arm != "none":
+    if variant != "none":
         joint = [rule for rule in JOINT_RULES if rule is not Rule.SUBSTITUTED]
-        proved = list(PROOF_RULES) if table.key.proof is not None else []
-        rules = [(rule, arm) for rule in (*joint, *proved, Rule.SUBSTITUTED)]
-    if "none" in table.key.arms:
+        proved = list(PROOF_RULES) if table.proof is not None else []
+        rules = [(rule, variant) for rule in (*joint, *proved, Rule.SUBSTITUTED)]
+    if "none" in table.key.variants:
         rules.append((Rule.UNFILTERED, "none"))
-    return [_Column(rule=rule, verdicts=verdicts(table.arm(name), rule, table, delta=delta)) for rule, name in rules]
+    return [
+        _Column(rule=rule, verdicts=verdicts(table.variant(name), rule, table, delta=delta)) for rule, name in rules
+    ]
 
 
 def _line_cells(item: Line) -> dict[str, object]:
@@ -109,7 +113,7 @@ def _image_rows(
     table: CountTable, run: ImageRun, images: ImageSet, columns: list[_Column], limit: int
 ) -> list[dict[str, object]]:
     found = []
-    for position, row in enumerate(table.arm(run.arm)[:limit]):
+    for position, row in enumerate(table.variant(run.variant)[:limit]):
         chosen = [column.verdicts[position] for column in columns]
         selected = chosen[0].selected
         found.append(

@@ -1,7 +1,7 @@
 """The image studies on one network: recertification, thresholds, projected band, endpoint attack.
 
-Every study counts first (Parquet, resumable), then computes all numbers from the stored counts. Sizes are CPU-sized and
-stated in every summary; the flags take the paper's.
+Every study counts first (Parquet, resumable), then computes all numbers from the stored counts. The default sizes fit a
+CPU and stand in every summary. The options can set the paper's sizes.
 
     python experiments/images/run.py --network mnist-small-sigma1 all
     python experiments/images/run.py --network cifar-48-sigma0.25 recertify --images 200 --trials 2000
@@ -23,19 +23,14 @@ from rich.progress import Progress
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.conditional import forward_kl_radius, renyi_radius, reverse_kl_radius
 from ccfs.certificates.filtered import joint_mass_radius, joint_mass_radius_upper, top_label
+from ccfs.certificates.images import LabelCounts, Rule, Verdict, certified_count
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.images import (
-    Band,
     ConfidenceFilter,
     CountTable,
     Filter,
     ImageSet,
-    LabelCounts,
     NoFilter,
-    ProjectedBand,
-    Rule,
-    Verdict,
-    certified_count,
     certify_dataset,
     folded,
     load_checkpoint,
@@ -43,9 +38,9 @@ from ccfs.images import (
     load_shipped,
 )
 from ccfs.images.attack import SearchPlan, cohort, family_size
-from ccfs.images.bandfit import fit_band, retained_fraction
+from ccfs.images.bands import fit_band, load_band, retained_fraction, save_band
 from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-from ccfs.images.models import ZOO
+from ccfs.images.networks import ZOO
 from ccfs.images.summary import accuracy, retention, table_lines, verdicts
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -81,13 +76,13 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def data(self, split: str) -> ImageSet:
-        """Test images of the evaluated data set, or training images of the network's own."""
+        """Return test images of the evaluated data set, or training images of the network's data set."""
         if split == "train" or self.evaluated == self.dataset:
             return load_images(self.dataset, split)
         return load_images(self.evaluated, split, self.source)
 
     def thresholds(self, *values: str) -> tuple[str, ...]:
-        """Radii named for sigma 0.25, at this network's sigma."""
+        """Return radii that are stated for sigma 0.25, scaled to this network's sigma."""
         scaled = [Fraction(value) * Fraction(str(self.sigma)) / Fraction(1, 4) for value in values]
         return tuple(str(float(value)) for value in scaled)
 
@@ -120,7 +115,7 @@ class Study:
 
 
 def recertify(study: Study) -> None:
-    """The paper's five calculations on the same counts, and the curves."""
+    """Run the paper's five calculations on the same counts, and draw the curves."""
     indices = list(range(study.limit))
     table = study.count("recertify", ConfidenceFilter(0.0, 0.9), indices, 100, study.trials)
     reported = study.thresholds("0.3", "0.5", "0.7")
@@ -134,7 +129,7 @@ def recertify(study: Study) -> None:
         }
         for item in lines
     }
-    filtered_rows, plain = table.arm(FILTERED), table.arm("none")
+    filtered_rows, plain = table.variant(FILTERED), table.variant("none")
     labels = [row.label for row in plain]
     chosen = verdicts(filtered_rows, Rule.SUBSTITUTED, table, delta=DELTA)
     unfiltered = verdicts(plain, Rule.UNFILTERED, table, delta=DELTA)
@@ -157,22 +152,22 @@ def recertify(study: Study) -> None:
 
 
 def curves(study: Study, table: CountTable) -> None:
-    """Certified accuracy against radius, from the stored counts."""
+    """Draw certified accuracy against radius, from the stored counts."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    labels = [row.label for row in table.arm("none")]
+    labels = [row.label for row in table.variant("none")]
     figure, axes = pyplot.subplots(figsize=(6, 4))
-    for rule, arm in (
+    for rule, variant in (
         (Rule.UNFILTERED, "none"),
         (Rule.COMPLEMENT, FILTERED),
         (Rule.SIMULTANEOUS, FILTERED),
         (Rule.EXPLICIT, FILTERED),
         (Rule.SUBSTITUTED, FILTERED),
     ):
-        found = verdicts(table.arm(arm), rule, table, delta=DELTA)
+        found = verdicts(table.variant(variant), rule, table, delta=DELTA)
         right = np.array([v.radius if v.selected == label else 0.0 for v, label in zip(found, labels, strict=True)])
         grid = np.linspace(0.0, 4.2 * study.sigma, 400)
         style = "--" if rule is Rule.SUBSTITUTED else "-"
@@ -191,10 +186,10 @@ def thresholds(study: Study) -> None:
     development = study.limit // 3
     radii = study.thresholds("0.25", "0.5", "0.75")
     rows = {}
-    for threshold, arm in zip(GRID, table.key.arms, strict=True):
+    for threshold, variant in zip(GRID, table.key.variants, strict=True):
         parts = {}
         for name, chosen in (("development", slice(None, development)), ("confirmation", slice(development, None))):
-            group = table.arm(arm)[chosen]
+            group = table.variant(variant)[chosen]
             found, labels = verdicts(group, Rule.EXPLICIT, table, delta=DELTA), [row.label for row in group]
             hits = sum(certified_count(found, labels, radius, strict=True) for radius in radii)
             parts[name] = hits / (len(group) * len(radii))
@@ -218,14 +213,13 @@ def thresholds(study: Study) -> None:
 
 
 def band(study: Study) -> None:
-    """Projected band from training images; conditional against joint against unfiltered, one family of bounds."""
+    """Compare conditional, joint and unfiltered certificates under a projected band, in one family of bounds."""
     test = study.data("test")
     if not (study.folder / "band.npz").exists():
         (fitted,) = fit_band(study.data("train"), sigma=study.sigma).bands
-        numbers = [fitted.offset, fitted.inner, fitted.outer]
-        np.savez_compressed(study.folder / "band.npz", direction=fitted.direction, numbers=numbers)
-    # The stored filter is the filter: fitting again elsewhere may differ in the last bit.
-    rule = stored_band(study.folder)
+        save_band(study.folder / "band.npz", fitted)
+    # Fitting again elsewhere may differ in the last bit, so the stored filter counts.
+    rule = load_band(study.folder / "band.npz")
     (only,) = rule.bands
     indices, n0 = list(range(study.limit)), max(study.trials // 10, 100)
     filtered = study.count("band", rule, indices, n0, study.trials, "band-filtered")
@@ -281,8 +275,8 @@ def band(study: Study) -> None:
 
 
 def compare(filtered: CountTable, plain: CountTable, sigma: float, each: float) -> dict[str, list[Verdict]]:
-    """Radii of every certificate from one family of one-sided bounds, each at error `each`."""
-    proof = filtered.key.proof
+    """Return the radii of every certificate from one family of one-sided bounds, each at error `each`."""
+    proof = filtered.proof
     if proof is None:
         raise ValueError("the filtered counts carry no covariance proof.")
     out: dict[str, list[Verdict]] = {}
@@ -312,7 +306,10 @@ def compare(filtered: CountTable, plain: CountTable, sigma: float, each: float) 
 
 
 def joint_upper(filtered: CountTable, sigma: float, each: float) -> list[float]:
-    """Upper bounds on the population's joint-mass radius; the competitor was selected on the selection stream."""
+    """Return upper bounds on the population's joint-mass radius.
+
+    The competitor comes from the selection stream, so it is fixed before estimation.
+    """
     found = []
     for row in filtered.rows:
         order = sorted(range(len(row.selection.retained)), key=lambda label: (-row.selection.retained[label], label))
@@ -325,7 +322,7 @@ def joint_upper(filtered: CountTable, sigma: float, each: float) -> list[float]:
 
 
 def unfiltered(selection: LabelCounts, estimation: LabelCounts, sigma: float, each: float) -> Verdict:
-    """Two-bound unfiltered certificate at error `each` a bound."""
+    """Return the unfiltered certificate from two bounds, each at error `each`."""
     selected = top_label(selection.retained)
     strongest = max(c for label, c in enumerate(estimation.retained) if label != selected)
     low = clopper_pearson_lower(estimation.retained[selected], estimation.trials, delta=each)
@@ -352,7 +349,7 @@ def matched_calls(
 
 
 def attack(study: Study, plan: AttackPlan) -> None:
-    """Endpoint attack on a hash-ranked cohort; a verified change inside a sound radius stops the study."""
+    """Attack a hash-ranked cohort. A proved change inside a sound radius ends the program with an error."""
     test = study.data("test")
     chosen = list(cohort(len(test), plan.members, SALT))
     table = study.count("attack", ConfidenceFilter(0.0, 0.9), chosen, 100, study.trials)
@@ -373,7 +370,7 @@ def attack(study: Study, plan: AttackPlan) -> None:
     study.write(
         "attack",
         {
-            "plan": asdict(plan),
+            "plan": plan.model_dump(mode="json"),
             "salt": SALT,
             "estimation_trials": study.trials,
             "family": family_size(plan.members, len(test.classes)),
@@ -390,13 +387,6 @@ def attack(study: Study, plan: AttackPlan) -> None:
         raise SystemExit(f"SOUNDNESS BUG: label changes inside certified radii at images {[i.index for i in broken]}")
 
 
-def stored_band(folder: Path) -> ProjectedBand:
-    """Rebuild the filter of a stored study."""
-    with np.load(folder / "band.npz", allow_pickle=False) as saved:
-        offset, inner, outer = (float(value) for value in saved["numbers"])
-        return ProjectedBand(Band(direction=saved["direction"], offset=offset, inner=inner, outer=outer))
-
-
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -405,11 +395,13 @@ def main() -> None:
     which.add_argument("--network", help="a shipped network")
     which.add_argument("--checkpoint", type=Path, help='a public CIFAR-10 {"arch", "state_dict"} checkpoint')
     parser.add_argument("--sigma", type=float, default=0.25, help="noise scale of the checkpoint")
-    parser.add_argument("--dataset", choices=("cifar10", "cifar10.1", "cifar10.2", "mnist"), help="evaluate elsewhere")
+    parser.add_argument(
+        "--dataset", choices=("cifar10", "cifar10.1", "cifar10.2", "mnist"), help="evaluate on another data set"
+    )
     parser.add_argument("--data", type=Path, help="folder of that data set")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--images", type=int, default=150, help="test images, from the first on")
-    parser.add_argument("--trials", type=int, default=2000, help="estimation proposals an image")
+    parser.add_argument("--trials", type=int, default=2000, help="estimation proposals per image")
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--seed", type=int, default=20260916)
     parser.add_argument("--threads", type=int, default=1)
@@ -434,7 +426,7 @@ def main() -> None:
             threshold=0.9,
             ranking=arguments.ranking,
         ),
-        arm=FILTERED,
+        variant=FILTERED,
         members=arguments.members,
         confirmation=arguments.confirmation,
         delta=DELTA,

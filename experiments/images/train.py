@@ -1,6 +1,6 @@
-"""Train a small network on images with fresh Gaussian noise; resumable after every epoch.
+"""Train a small network on images with fresh Gaussian noise. Training resumes after the last finished epoch.
 
-The architecture is chosen on 5,000 held-out training images (`--search`); test images are read once, at the end.
+`--search` compares architectures on 5,000 held-out training images. Test images are read once, at the end.
 
     python experiments/images/train.py --dataset mnist --architecture mnist-small --epochs 6 --sigma 1 --rate 0.05
     python experiments/images/train.py --dataset cifar10 --search --epochs 2
@@ -26,11 +26,10 @@ from torch import nn
 
 from ccfs.files.atomic import write_atomically
 from ccfs.images.data import ImageSet, load_images
-from ccfs.images.networks import ARCHITECTURES, Architecture, build, multiply_adds
+from ccfs.images.networks import ARCHITECTURES, ZOO, Architecture, build, multiply_adds
 
 HELD_OUT = 5000
 SPLIT_SEED = 20260916
-ZOO = Path(__file__).resolve().parents[2] / "certificates" / "images" / "zoo"
 RUNS = Path(__file__).resolve().parents[2] / "runs" / "image_training"
 
 
@@ -53,13 +52,13 @@ class Recipe:
 
 
 def split(images: ImageSet, held_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices to train on and indices held out, from a fixed permutation."""
+    """Return the indices to train on and the held-out indices, from a fixed permutation."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(images))
     return order[held_out:], order[:held_out]
 
 
 def tensor(images: np.ndarray) -> torch.Tensor:
-    """Bytes (n, h, w, c) as a channels-last byte tensor (n, c, h, w)."""
+    """Return bytes (n, h, w, c) as a channels-last byte tensor (n, c, h, w)."""
     return torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
 
 
@@ -85,7 +84,7 @@ def augmented(batch: torch.Tensor, recipe: Recipe, generator: torch.Generator) -
 
 
 def rate(recipe: Recipe, step: int, total: int) -> float:
-    """One cycle: linear up over the first fifth, then a cosine down to zero."""
+    """Return the learning rate: linear up over the first fifth, then a cosine down to zero."""
     warm = 0.2 * total
     if step < warm:
         return recipe.peak_rate * (0.1 + 0.9 * step / warm)
@@ -94,7 +93,7 @@ def rate(recipe: Recipe, step: int, total: int) -> float:
 
 @torch.inference_mode()
 def noisy_accuracy(model: nn.Module, images: ImageSet, sigma: float, draws: int, seed: int) -> float:
-    """Fraction of single noisy images classified correctly, `draws` noises an image, in float32."""
+    """Return the fraction of single noisy images classified correctly in float32, with `draws` noises per image."""
     model.eval()
     pixels, labels = tensor(images.images), torch.from_numpy(images.labels.copy())
     generator = torch.Generator().manual_seed(seed)
@@ -110,10 +109,11 @@ def noisy_accuracy(model: nn.Module, images: ImageSet, sigma: float, draws: int,
 
 
 def train(recipe: Recipe, folder: Path, images: ImageSet) -> tuple[nn.Module, list[dict[str, float]]]:
-    """Train, or go on where the last finished epoch left off."""
+    """Train, or continue after the last finished epoch."""
     torch.manual_seed(recipe.seed)
     architecture = ARCHITECTURES[recipe.architecture]
     model = build(architecture).to(memory_format=torch.channels_last)
+    # Weight decay on biases and on batch normalisation shrinks them for no benefit.
     decayed = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim <= 1]
     optimizer = torch.optim.SGD(
@@ -176,7 +176,7 @@ def train(recipe: Recipe, folder: Path, images: ImageSet) -> tuple[nn.Module, li
 
 
 def ship(recipe: Recipe, model: nn.Module, history: list[dict[str, float]], name: str, command: str) -> Path:
-    """Write weights and card; only here are test images read."""
+    """Write weights and card. Only this function reads test images."""
     folder = ZOO / name
     folder.mkdir(parents=True, exist_ok=True)
     weights = folder / "weights.safetensors"
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--data", type=Path, default=None, help="folder with the data files; the cache by default")
+    parser.add_argument("--data", type=Path, default=None, help="folder with the data files, by default the cache")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     images = load_images(arguments.dataset, "train", arguments.data)
@@ -247,7 +247,7 @@ def main() -> None:
         stem = f"{name}-sigma{arguments.sigma:g}"
         folder = arguments.folder or RUNS / (f"search-{stem}-{arguments.epochs}" if arguments.search else stem)
         size = multiply_adds(build(ARCHITECTURES[name]), ARCHITECTURES[name])
-        print(f"{name}: {size / 1e6:.1f} million multiply-adds an image", flush=True)
+        print(f"{name}: {size / 1e6:.1f} million multiply-adds per image", flush=True)
         model, history = train(recipe, folder, images)
         if not arguments.search:
             command = f"python experiments/images/train.py --dataset {arguments.dataset} --architecture {name}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 from html.parser import HTMLParser
 
@@ -65,12 +64,12 @@ def test_image_commands_certify_continue_attack_and_report(strokes):
     assert first.exit_code == 0, first.output
     assert "UNSOUND" in first.output
     table = read_counts(run / "counts.parquet")
-    assert len(table.arm("confidence>0.9")) == 4
+    assert len(table.variant("confidence>0.9")) == 4
     again = certify(run, "--images", "6", "--batch-size", "37")
     assert again.exit_code == 0, again.output
     more = read_counts(run / "counts.parquet")
     assert more.rows[: len(table.rows)] == table.rows
-    assert len(more.arm("none")) == 6
+    assert len(more.variant("none")) == 6
 
     sizes = ["--members", "3", "--steps", "3", "--proposals", "16", "--screen", "100", "--confirmation", "500"]
     attack = runner.invoke(app, ["image", "attack", str(run), *sizes])
@@ -107,8 +106,8 @@ def test_certify_band_and_int8_runs(strokes):
     assert "Covariance ratio 1.0" in (strokes / "band" / "report.html").read_text(encoding="utf-8")
     small = certify(strokes / "int8", "--int8")
     assert small.exit_code == 0, small.output
-    kept = [json.loads(read_counts(strokes / name / "counts.parquet").key.text()) for name in ("band", "int8")]
-    assert kept[0]["model_sha256"] != kept[1]["model_sha256"]
+    kept = [read_counts(strokes / name / "counts.parquet").key for name in ("band", "int8")]
+    assert kept[0].model_sha256 != kept[1].model_sha256
 
 
 def test_certify_exits_with_1_when_nothing_is_certified(strokes):

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from ccfs.certificates.binomial import bonferroni, winner_pvalue
-from ccfs.images import Rule, certified_count, folded, load_shipped, read_counts, verdict
+from ccfs.certificates.images import Rule, certified_count, verdict
+from ccfs.images import folded, load_shipped, read_counts
 from ccfs.images.attack import cohort, family_size
-from ccfs.images.dataset import model_digest
+from ccfs.images.bands import load_band
+from ccfs.images.counts import model_digest
 from ccfs.images.endpoints import inside_sound_radius, read_attack
-from ccfs.images.models import ZOO
+from ccfs.images.networks import ZOO
 from ccfs.images.summary import retention, table_lines, verdicts
 
 pytestmark = pytest.mark.slow
@@ -57,9 +59,9 @@ def test_stored_counts_are_small_and_of_the_shipped_weights(network):
 @pytest.mark.parametrize("network", with_study("attack"))
 def test_attack_is_headed_by_its_plan_and_the_counts_it_started_from(network):
     head, _ = read_attack(RESULTS / network / "attack" / "endpoints.jsonl")
-    assert head["plan"] == summary(network, "attack")["plan"]
+    assert head.plan.model_dump(mode="json") == summary(network, "attack")["plan"]
     table = read_counts(RESULTS / network / "attack" / "counts.parquet")
-    assert head["counts"] == json.loads(table.key.text())
+    assert head.counts == table.key
 
 
 def test_results_page_is_what_the_tables_print(capsys):
@@ -78,17 +80,17 @@ def test_recertification_follows_from_its_counts(network):
         assert row["is_sound"] == item.is_sound
         assert (row["positive"], row["median"]) == (item.positive / item.images, item.median)
         assert [row[f">{name}"] for name in reported] == [count / item.images for count in item.certified]
-    assert stored["retained"] == float(retention(table.arm(FILTERED)))
-    assert stored["images"] == len(table.arm("none")) == lines[0].images
+    assert stored["retained"] == float(retention(table.variant(FILTERED)))
+    assert stored["images"] == len(table.variant("none")) == lines[0].images
 
 
 @pytest.mark.parametrize("network", with_study("thresholds"))
 def test_threshold_choice_follows_from_its_counts(network):
     stored, table = summary(network, "thresholds"), read_counts(RESULTS / network / "thresholds" / "counts.parquet")
     development = stored["development_images"]
-    for arm, (name, row) in zip(table.key.arms, stored["thresholds"].items(), strict=True):
-        assert arm == ("none" if float(name) == 0 else f"confidence>{float(name):g}")
-        group = table.arm(arm)[:development]
+    for variant, (name, row) in zip(table.key.variants, stored["thresholds"].items(), strict=True):
+        assert variant == ("none" if float(name) == 0 else f"confidence>{float(name):g}")
+        group = table.variant(variant)[:development]
         found, labels = verdicts(group, Rule.EXPLICIT, table, delta=stored["delta"]), [item.label for item in group]
         hits = sum(certified_count(found, labels, radius, strict=True) for radius in stored["radii"])
         assert row["development"] == hits / (development * len(stored["radii"]))
@@ -110,8 +112,7 @@ def test_band_comparison_follows_from_its_counts(network):
         for threshold, count in stored["certified"][name].items():
             assert certified_count(verdict_list, labels, threshold, strict=False) == count
     assert filtered.key.proof.covariance_ratio == stored["covariance_ratio"] == 1.0
-    rule = module.stored_band(RESULTS / network)
-    assert repr(rule.document()) == filtered.key.filter
+    assert load_band(RESULTS / network / "band.npz").document() == filtered.key.filter
     assert filtered.key.stream != plain.key.stream
 
 
@@ -123,7 +124,7 @@ def test_attack_finds_nothing_inside_a_certified_radius(network):
     members = stored["plan"]["members"]
     assert [item.index for item in endpoints] == list(cohort(10_000, members, stored["salt"]))
     assert stored["family"] == family_size(members, 10)
-    rows = {row.index: row for row in table.arm(FILTERED)}
+    rows = {row.index: row for row in table.variant(FILTERED)}
     each = bonferroni(stored["delta"], stored["family"])
     for item in endpoints:
         row = rows[item.index]

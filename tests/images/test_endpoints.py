@@ -1,0 +1,87 @@
+"""The attack proves what it claims on a classifier with a known boundary, and never inside a certified radius."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from image_toys import Halfspace, counted, made_up
+
+from ccfs.images import RecordError
+from ccfs.images.attack import SearchPlan, cohort
+from ccfs.images.counts import pixels
+from ccfs.images.endpoints import (
+    AttackPlan,
+    Endpoint,
+    attack_cohort,
+    inside_sound_radius,
+    read_attack,
+    shifted_center,
+)
+
+pytestmark = pytest.mark.slow
+torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
+
+PLAN = SearchPlan(restarts=3, steps=12, proposals=64, screen=400, threshold=0.9)
+
+
+def attacked(folder, **changes):
+    plan = AttackPlan(search=PLAN, variant="confidence>0.9", members=12, confirmation=4000, delta=0.001, seed=2)
+    table, chosen = counted(folder), changes.pop("chosen", cohort(12, 12, "salt"))
+    return attack_cohort(Halfspace(), made_up(), table, chosen, plan, batch_size=1000, folder=folder, **changes)
+
+
+def test_attack_verifies_changes_inside_the_substituted_radius_and_none_inside_a_sound_one(tmp_path):
+    endpoints = attacked(tmp_path)
+    verified = [item for item in endpoints if item.is_verified]
+    assert len(verified) >= 3
+    assert inside_sound_radius(endpoints) == ()
+    for item in verified:
+        boundary = float(pixels(made_up().images[item.index])[0, 0, 0]) - 0.5
+        assert boundary < item.distance < item.radius_lower < item.substituted_radius * 1.2
+        assert item.sound_radius < boundary
+        assert (item.selected, item.target) == (0, 1)
+        moved = shifted_center(tmp_path, item.index)
+        assert moved[0, 0, 0] < 0.5
+        assert moved.min() >= 0.0
+
+
+def test_attack_resumes_after_a_crash_in_the_middle_of_a_line(tmp_path):
+    whole = attacked(tmp_path / "a")
+    attacked(tmp_path / "b", chosen=cohort(12, 5, "salt"))
+    path = tmp_path / "b" / "endpoints.jsonl"
+    path.write_text(path.read_text()[:-30])
+    assert len(read_attack(path)[1]) == 4
+    assert attacked(tmp_path / "b") == whole
+    assert path.read_bytes() == (tmp_path / "a" / "endpoints.jsonl").read_bytes()
+
+
+def test_attack_refuses_the_folder_of_another_plan(tmp_path):
+    attacked(tmp_path, chosen=[])
+    path = tmp_path / "endpoints.jsonl"
+    path.write_text(path.read_text().replace('"steps":12', '"steps":13'))
+    with pytest.raises(RecordError, match="another attack"):
+        attacked(tmp_path, chosen=[])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda head: head | {"format": "ccfs/image-endpoints/9"}, "has the format 'ccfs/image-endpoints/9'; this"),
+        (lambda head: {"plan": head["plan"], "counts": head["counts"]}, "has no `format`; this release reads"),
+        (lambda head: head | {"plan": head["plan"] | {"arm": "none"}}, "is no ccfs/image-endpoints/1: `plan.arm`"),
+    ],
+)
+def test_read_refuses_another_format(tmp_path, change, said):
+    attacked(tmp_path, chosen=[])
+    path = tmp_path / "endpoints.jsonl"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))) + "\n")
+    with pytest.raises(RecordError, match=said):
+        read_attack(path)
+
+
+def test_change_inside_a_sound_radius_is_reported():
+    base = {"index": 1, "label": 0, "selected": 0, "substituted_radius": 0.5, "sound_radius": 0.2, "is_changed": True}
+    inside, outside = Endpoint(**base, distance=0.19), Endpoint(**base, distance=0.21)
+    assert inside_sound_radius([inside, outside]) == (inside,)
