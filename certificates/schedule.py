@@ -1,7 +1,8 @@
-"""The law of one proposal block: how many proposals, how wide, how correlated, and what a shift of it costs."""
+"""Proposal blocks: how many proposals, how wide, how correlated, what a shift costs, and the plan over time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.rounding import fraction_upper
 
-__all__ = ["ProposalSchedule", "kappa", "rho_for_multiplier"]
+__all__ = ["ProposalSchedule", "Schedules", "as_schedules", "kappa", "rho_for_multiplier", "schedule_at"]
 
 
 def kappa(count: int, rho: float) -> float:
@@ -129,6 +130,39 @@ class ProposalSchedule:
         return block
 
 
+# One block for every step, or one per step.
+Schedules = ProposalSchedule | tuple[ProposalSchedule, ...]
+
+
+def as_schedules(schedules: ProposalSchedule | Sequence[ProposalSchedule]) -> Schedules:
+    """Return one block as it is, and several as a non-empty tuple.
+
+    Raises:
+        TypeError: an entry is not a ProposalSchedule, or there is none.
+    """
+    if isinstance(schedules, ProposalSchedule):
+        return schedules
+    fixed = tuple(schedules)
+    if not fixed or not all(isinstance(schedule, ProposalSchedule) for schedule in fixed):
+        raise TypeError(f"`schedules` must hold at least one ProposalSchedule and nothing else, got {schedules!r}.")
+    return fixed
+
+
+def schedule_at(schedules: Schedules, t: int) -> ProposalSchedule:
+    """Return the block of step `t`.
+
+    Raises:
+        ValueError: the schedule has one block per step and ends before `t`.
+    """
+    if isinstance(schedules, ProposalSchedule):
+        return schedules
+    if not 0 <= t < len(schedules):
+        raise ValueError(
+            f"`t` must be in [0, {len(schedules)}), got {t}. Give a schedule for every step of the horizon."
+        )
+    return schedules[t]
+
+
 def _block(count: object, rho: object) -> tuple[int, float]:
     proposals = checks.count("count", count, minimum=1)
     correlation = checks.finite("rho", rho)
@@ -141,8 +175,10 @@ def _block(count: object, rho: object) -> tuple[int, float]:
 
 @lru_cache(maxsize=256)
 def _scales(count: int, sigma: float, rho: float) -> NDArray[np.float64]:
-    """Return the standard deviations of the shared innovation and of each proposal's own, shape (count + 1, 1)."""
-    return sigma * np.sqrt(np.array([[rho], *[[1.0 - rho]] * count]))
+    """Return the standard deviations of the shared normals and of each proposal's own, shape (count + 1, 1)."""
+    scales = np.asarray(sigma * np.sqrt(np.array([[rho], *[[1.0 - rho]] * count])))
+    scales.setflags(write=False)  # the cache gives one array to every caller
+    return scales
 
 
 def _kappa_exact(count: int, rho: float) -> Fraction:

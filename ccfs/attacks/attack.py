@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ccfs.attacks.ledger import EnergyLedger
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.runtime.history import PublicHistory, PublicPast, PublicStep
 from ccfs.runtime.interfaces import ShiftRecord, ShiftRule, Vector
-from ccfs.runtime.schedules import ProposalSchedule
 
 __all__ = ["Attack", "AttackError"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.rounding import fraction_lower, fraction_upper
+from ccfs.certificates.schedule import ProposalSchedule, as_schedules, schedule_at
 from ccfs.runtime.interfaces import Vector
-from ccfs.runtime.schedules import ProposalSchedule, as_schedules, schedule_at
 
 __all__ = ["EnergyLedger", "EnergyRefusedError", "energy_limit"]
 

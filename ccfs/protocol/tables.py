@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
+from ccfs.certificates.schedule import ProposalSchedule, Schedules
 from ccfs.protocol.registry import ALL_OF, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
-from ccfs.runtime.schedules import ProposalSchedule, Schedules
 
 __all__ = [
     "EXACT",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ccfs.certificates import checks
+from ccfs.certificates.schedule import ProposalSchedule, as_schedules
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.verify import verify
@@ -26,7 +27,6 @@ from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll
 from ccfs.runtime.interfaces import Controller, Vector, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule, as_schedules
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

@@ -10,6 +10,7 @@ import gymnasium
 
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.protocol.advice import advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
@@ -18,7 +19,6 @@ from ccfs.runs.events import AllOf, Event
 from ccfs.runtime.environment import Signals, time_limit
 from ccfs.runtime.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.runtime.program import CandidateMap, CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.wrapper import ProposalWrapper
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfs.certificates.schedule import Schedules
 from ccfs.runtime.history import PublicHistory, PublicStep
-from ccfs.runtime.schedules import Schedules
 
 __all__ = [
     "CausalAttack",

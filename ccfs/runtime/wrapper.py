@@ -10,12 +10,12 @@ import gymnasium
 import numpy as np
 
 from ccfs.certificates import checks
+from ccfs.certificates.schedule import ProposalSchedule, Schedules, as_schedules, schedule_at
 from ccfs.runtime.environment import Info, Signals, inner_step
 from ccfs.runtime.grid import Grid
 from ccfs.runtime.history import PublicStep
 from ccfs.runtime.interfaces import CausalAttack, ShiftRecord, Vector
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.schedules import ProposalSchedule, Schedules, as_schedules, schedule_at
 from ccfs.runtime.selection import Selection
 from ccfs.runtime.selector import Selector
 from ccfs.runtime.streams import Purpose, Streams

@@ -27,6 +27,7 @@ from ccfs.attacks.learned import (
 )
 from ccfs.attacks.ledger import EnergyLedger
 from ccfs.attacks.rules import GreedyShift
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.protocol.errors import ProtocolError
@@ -34,7 +35,6 @@ from ccfs.protocol.model import AttackSpec
 from ccfs.runs.build import build_attack
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import ShiftRule
-from ccfs.runtime.schedules import ProposalSchedule
 
 SCHEDULE = ProposalSchedule(count=1, sigma=0.2)
 CRITIC = "critic-pointgoal2"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError, energy_limit, squared_norm
 from ccfs.attacks.rules import fit
-from ccfs.runtime.schedules import ProposalSchedule, as_schedules, schedule_at
+from ccfs.certificates.schedule import ProposalSchedule
 
 FOUR = ProposalSchedule(count=4, sigma=0.2, multiplier=1.05)
 ONE = ProposalSchedule(count=1, sigma=0.5)
@@ -127,15 +127,6 @@ def test_ledger_holds_the_papers_shift_for_500_steps():
         ledger.commit(t, fit(np.array([-0.7, 0.2]), norm))
     assert ledger.spent <= limit
     assert ledger.spent == pytest.approx(limit, rel=1e-12)
-
-
-def test_schedules_refuse_empty_and_foreign():
-    with pytest.raises(TypeError, match="at least one"):
-        as_schedules([])
-    with pytest.raises(TypeError, match="nothing else, got 'four'"):
-        as_schedules("four")
-    with pytest.raises(ValueError, match="every step of the horizon"):
-        schedule_at((ONE,), 1)
 
 
 def test_ledger_refuses_an_excess_below_every_rounding_of_the_limit():

@@ -5,9 +5,9 @@ import pytest
 
 from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError
 from ccfs.attacks.rules import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import ShiftRule
-from ccfs.runtime.schedules import ProposalSchedule
 
 SCHEDULE = ProposalSchedule(count=2, sigma=0.3, rho=0.25)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccfs.certificates.schedule import ProposalSchedule, kappa, rho_for_multiplier
+from ccfs.certificates.schedule import ProposalSchedule, as_schedules, kappa, rho_for_multiplier, schedule_at
 
 ONE = ProposalSchedule(count=1, sigma=0.2 / math.sqrt(1.05))
 FOUR = ProposalSchedule(count=4, sigma=0.2, rho=59 / 63)
@@ -70,6 +70,20 @@ def test_proposal_schedule_block_has_the_stated_covariance() -> None:
     for coordinate in range(2):
         assert np.allclose(np.cov(blocks[:, :, coordinate].T) / 0.25, expected, atol=0.03)
     assert abs(np.cov(blocks[:, 0, 0], blocks[:, 0, 1])[0, 1]) < 0.01
+
+
+def test_schedule_at_gives_one_block_for_every_step_or_one_per_step() -> None:
+    assert schedule_at(as_schedules(FOUR), 10**6) is FOUR
+    assert [schedule_at(as_schedules([ONE, FOUR]), t) for t in (0, 1)] == [ONE, FOUR]
+
+
+def test_schedules_refuse_empty_and_foreign() -> None:
+    with pytest.raises(TypeError, match="at least one"):
+        as_schedules([])
+    with pytest.raises(TypeError, match="nothing else, got 'four'"):
+        as_schedules("four")
+    with pytest.raises(ValueError, match="every step of the horizon"):
+        schedule_at((ONE,), 1)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from ccfs.audit.run import audit
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli.main import app
 from ccfs.report.charts import ticks
@@ -28,7 +29,6 @@ from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
-from ccfs.runtime.schedules import ProposalSchedule
 
 pytestmark = pytest.mark.slow
 HOSTILE = '<script>document.title="owned"</script>&"'

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.results.cost_curve import cost_curve
-from ccfs.runtime.schedules import ProposalSchedule
 
 SCHEDULE = ProposalSchedule(count=1, sigma=0.2)
 

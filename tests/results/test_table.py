@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli.main import app
 from ccfs.results.table import table_rows, worst_attack
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.store import RunError, Store
-from ccfs.runtime.schedules import ProposalSchedule
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ from toys import Line, Push
 
 from ccfs.attacks.attack import Attack, AttackError
 from ccfs.attacks.rules import NoShift, OpposedShift, ScriptedShift
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.runs.events import NoAbstention, holds
 from ccfs.runs.outcomes import Outcome
@@ -17,7 +18,6 @@ from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll, BoxVerifier
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

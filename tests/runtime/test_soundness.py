@@ -16,11 +16,11 @@ from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
 from ccfs.attacks.rules import BurstShift, ConstantShift, GreedyShift, OpposedShift, RandomShift
 from ccfs.certificates.binomial import clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import BoxVerifier, CenterFallback, FixedFallback
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

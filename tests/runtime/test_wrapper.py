@@ -12,10 +12,10 @@ from toys import Line
 from ccfs.attacks.attack import Attack, AttackError
 from ccfs.attacks.ledger import EnergyRefusedError
 from ccfs.attacks.rules import NoShift, OpposedShift, ScriptedShift
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
 from ccfs.runtime.environment import SixTuple
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.navigator import Navigator
 from ccfs.protocol.model import load_protocol
 from ccfs.runs.build import build_program
 from ccfs.runtime.interfaces import Controller, ShiftRule
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.wrapper import ProposalWrapper
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.controllers.navigator import (
     BrakeFallback,
     MapGuard,
@@ -16,7 +17,6 @@ from ccfs.controllers.navigator import (
 from ccfs.controllers.navigator.controller import VERSION
 from ccfs.runtime.interfaces import Fallback, Observer, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.wrapper import ProposalWrapper
 
 pytestmark = pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from ccfs.attacks.attack import Attack
 from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.envs.toys.chain import (
     Chain,
@@ -23,7 +24,6 @@ from ccfs.runs.record import StepRow, table_of
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

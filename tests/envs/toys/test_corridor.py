@@ -10,12 +10,12 @@ from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
 from ccfs.attacks.rules import ConstantShift, OpposedShift, RandomShift, ScriptedShift
 from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.envs.toys.corridor import Corridor, Steering, WorstShift, average, nominal_probability, simulate, worst_shifts
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.schedules import ProposalSchedule
 from ccfs.runtime.streams import Purpose, Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 
