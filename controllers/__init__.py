@@ -1,4 +1,4 @@
-"""Adapters that turn a trained policy into a proposal center, and the trained zoo."""
+"""Controllers: adapters for the policies of other libraries, and the trained zoo."""
 
 from __future__ import annotations
 

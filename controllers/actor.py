@@ -26,12 +26,12 @@ ACTIVATIONS: Final[dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]
     "tanh": np.tanh,
 }
 GRID: Final = 2.0**-22
-"""Centers are multiples of this: matrix libraries differ in the last bits, a certificate's replay must not."""
+"""Centers are multiples of this. Matrix libraries differ in the last bits, and a replay must not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FrozenNormalizer:
-    """The map clip((observation - mean) / std, -clip, clip) in single precision; it never learns."""
+    """The map clip((observation - mean) / std, -clip, clip) in single precision. It never learns."""
 
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
@@ -58,9 +58,9 @@ class FrozenNormalizer:
 class NumpyActor:
     """The mean action of a trained policy: normaliser, then fully connected layers. Satisfies `Controller`.
 
-    Observations are cast to float32 as in training and normalised there; the layers run in float64 and the answer is
-    rounded to a multiple of `GRID`, so that it does not depend on the machine's matrix library. It is not clipped:
-    the causal program clips the center to the action box.
+    Observations are cast to float32 and normalised in float32, as in training. The layers run in float64. The answer is
+    rounded to a multiple of `GRID`, so that it does not depend on the machine's matrix library. It is not clipped,
+    because the program clips the center to the action box.
 
     Args:
         weights: one matrix per layer, shape (outputs, inputs), as torch stores them.
@@ -145,7 +145,7 @@ class NumpyActor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> NumpyActor:
-        """Read an .npz file written by `save`; pickled objects are refused, so reading runs no code of the file."""
+        """Read an .npz file written by `save`. Pickled objects are refused, so reading runs no code of the file."""
         with np.load(path, allow_pickle=False) as file:
             content = {name: file[name] for name in file.files}
         found = str(content.pop("format", "none"))
@@ -195,6 +195,7 @@ def _content_hash(content: dict[str, NDArray[np.generic]]) -> str:
     running = hashlib.sha256()
     for name in sorted(content):
         array = content[name]
+        # Little-endian bytes, so that the digest does not depend on the machine.
         text = str(array) if array.dtype.kind == "U" else f"float32 {array.shape}"
         running.update(f"{name}={text};".encode())
         if array.dtype.kind != "U":
@@ -213,7 +214,7 @@ def single_precision(observation: ArrayLike, size: int | None = None) -> NDArray
 
 
 def answered(name: str, answer: ArrayLike) -> NDArray[np.float64]:
-    """Return an answer as a float64 vector of its own; NaN, infinities, other shapes and kinds are refused."""
+    """Return an answer as a new float64 vector. NaN, infinities, other shapes and other kinds are refused."""
     given = np.asarray(answer)
     if given.dtype.kind not in "biuf":
         raise TypeError(f"`{name}` must return real numbers, got {type(answer).__name__} of {given.dtype}.")

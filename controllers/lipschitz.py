@@ -1,7 +1,7 @@
 """A proved Lipschitz bound of the numpy actor, and the observation error that a certified shift budget covers.
 
-The bound is found by floating-point optimisation and then proved: whatever the optimiser proposed, nothing is returned
-unless a matrix inequality has been verified in ball arithmetic (python-flint), in which rounding errors are enclosed.
+A floating-point search proposes the bound. Then the bound is proved: nothing is returned unless a matrix inequality has
+been verified in ball arithmetic (python-flint), which encloses all rounding errors. The search need not be trusted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BITS: Final = 192
 _SINGLE, _DOUBLE = 2.0**-24, 2.0**-53  # unit roundoffs
 _TINY: Final = 2.0**-140  # more than any error of a result that underflows in single precision
 _ACTIVATION: Final = {"identity": 0.0, "relu": 0.0, "tanh": 2.0**-46}
-"""Slopes in [0, 1]; the premise on how far the machine's function may be from the true one, of size at most 1."""
+"""Activations with slopes in [0, 1], and the premise on how far the machine's function is from the true one."""
 _SLACK: Final = 1.0 + 2.0**-30  # more than the rounding errors of a few thousand non-negative terms in double precision
 _INFLATIONS: Final = (1e-9, 1e-7, 1e-5, 1e-3, 1e-1, 1.0)
 Matrix = NDArray[np.float64]
@@ -49,17 +49,17 @@ _SHARPNESS: Final = 200.0
 class LipschitzBound:
     """|center(o) - center(o')| <= constant |o - o'| + rounding, for all o and o' that differ in `coordinates` only.
 
-    Euclidean norms. Both centers are those that the actor really computes, before or after clipping to a box. o and o'
-    are what the actor works on: observations in single precision. A double that reaches the actor is rounded to single
-    precision first, the true one and the wrong one alike; measure the error after that. Another machine's linear
-    algebra may find another constant, equally proved.
+    Norms are Euclidean. Both centers are those that the actor really computes, before or after clipping to a box. o and
+    o' are what the actor works on, which is observations in single precision. The actor first rounds a double to single
+    precision, for the true observation and for the wrong one, so measure the error after that. On another machine the
+    search may find another constant, which is proved as well.
 
     Args:
         constant: L, rounded up, in units of action per unit of observation.
         rounding: what the two centers may differ by although the observations agree as reals: grid of the centers and
             floating-point errors of both evaluations, rounded up.
-        product: the product of the layers' norms, the classical bound, for comparison; also proved.
-        coordinates: of the observation, in which o and o' may differ.
+        product: the product of the layers' norms, which is the classical bound, for comparison. It is proved too.
+        coordinates: the coordinates of the observation in which o and o' may differ.
         digest: of the actor.
     """
 
@@ -73,10 +73,10 @@ class LipschitzBound:
 def is_positive_definite(matrix: arb_mat, approximate: Matrix) -> bool:
     """Return True only if every symmetric matrix enclosed by `matrix` is positive definite.
 
-    Let X be any square matrix of doubles; here the inverse of a floating-point Cholesky factor of `approximate`. If
-    |X P X' - I| < 1 in the greatest absolute row sum, then X P X' is positive definite (its eigenvalues are within that
-    distance of 1), hence X is regular and P = X^-1 (X P X') X^-T is positive definite, too (Sylvester). False says
-    that this proof failed, nothing more.
+    Let X be any square matrix of doubles. Here it is the inverse of a floating-point Cholesky factor of `approximate`.
+    If |X P X' - I| < 1 in the greatest absolute row sum, then X P X' is positive definite, because its eigenvalues are
+    within that distance of 1. Hence X is regular, and P = X^-1 (X P X') X^-T is positive definite too (Sylvester).
+    False means only that this proof failed.
     """
     try:
         factor = np.linalg.inv(np.linalg.cholesky(approximate))
@@ -101,22 +101,22 @@ def spectral_norm_upper(weight: NDArray[np.float64]) -> float:
 def lipschitz_upper(actor: NumpyActor, *, coordinates: Sequence[int] | None = None) -> LipschitzBound:
     """Return a proved Lipschitz bound of a numpy actor, for errors in some or all coordinates of the observation.
 
-    The matrix inequality of Fazlyab et al. (2019, LipSDP) with one multiplier a neuron. Let v_k be the layers' inputs,
-    x_k = activation(v_k) their outputs, differences of two evaluations. Slopes in [0, 1] give x_i (v_i - x_i) >= 0 for
-    each neuron, so that for multipliers T_k >= 0 (diagonal) and S the normaliser's deviations (diagonal)
+    The matrix inequality of Fazlyab et al. (2019, LipSDP) with one multiplier per neuron. Take two evaluations of the
+    network. Let v_k be the difference of the inputs of layer k, and x_k that of its outputs. Slopes in [0, 1] give
+    x_i (v_i - x_i) >= 0 for each neuron. So for diagonal multipliers T_k >= 0 and the normaliser's deviations S
 
         L^2 |S x_0|^2 - |W_m x_{m-1}|^2 >= 2 sum_k x_k' T_k (v_k - x_k) >= 0
 
-    as soon as the block matrix of the first inequality is positive definite, which is what is verified. And |S x_0| is
-    at most |o - o'|, since clipping has slopes in [0, 1], too. The output activation and clipping the center to a box
-    are 1-Lipschitz.
+    as soon as the block matrix of the first inequality is positive definite. That is what is verified. |S x_0| is at
+    most |o - o'|, because clipping has slopes in [0, 1] too. The output activation and the clipping of the center to a
+    box are 1-Lipschitz.
 
-    Assumes: the machine's tanh is within 2^-46 of the true one (64 units in the last place at 1); arithmetic is IEEE,
-    sums in any order, fused or not.
+    Assumes: the machine's tanh is within 2^-46 of the true one (64 units in the last place at 1). Arithmetic is IEEE,
+    with sums in any order, fused or not.
 
     Args:
         actor: with a normaliser and activations identity, relu or tanh.
-        coordinates: where the error may be; None is everywhere.
+        coordinates: where the error may be. None means everywhere.
 
     Raises:
         ValueError: another activation, no normaliser, or coordinates that the observation does not have.
@@ -151,24 +151,24 @@ def lipschitz_upper(actor: NumpyActor, *, coordinates: Sequence[int] | None = No
 def observation_budget(budget: float, bound: LipschitzBound, *, horizon: int) -> float | None:
     """Return eta: observation errors with summed squares at most eta^2 shift the centers by at most `budget`.
 
-    With errors e_t, the centers move by at most L |e_t| + r, and by Minkowski the square root of the summed squares is
-    at most L eta + r sqrt(T) <= B. So the certificate at B (Theorem 14, thm:adaptive-trajectory, constant schedule)
-    covers them: eta = (B - r sqrt(T)) / L, rounded down; None when the rounding alone may use up B.
+    With errors e_t, the centers move by at most L |e_t| + r. By Minkowski, the square root of the summed squares is at
+    most L eta + r sqrt(T) <= B. So the certificate at B (Theorem 14, thm:adaptive-trajectory, constant schedule) covers
+    them for eta = (B - r sqrt(T)) / L, rounded down. The result is None if the rounding alone may use up B.
 
     Assumes:
-        - the error is in the bound's coordinates, measured in single precision, and reaches the controller only:
-          verifier, fallbacks, stopping and event read the true observation, and what is handed to a fallback or
-          written to the public trace as the center is that of the true observation;
-        - the controller has no memory (a NumpyActor has none), so that its center at the true history is the nominal
-          one; a controller with memory would have to feed it the true observations;
-        - the center is used only as the mean of the proposals, clipped to the box or not (clipping is 1-Lipschitz);
-        - the error at step t is chosen before that step's block is drawn. It may depend on everything public before,
-          because so may a shift.
+        - The error is in the bound's coordinates, measured in single precision, and reaches the controller only.
+          Verifier, fallbacks, stopping and event read the true observation. The center that a fallback receives and
+          that the public trace holds is that of the true observation.
+        - The controller has no memory, so that its center at the true history is the nominal one. A NumpyActor has
+          none. A controller with memory would have to feed it the true observations.
+        - The center is used only as the mean of the proposals, clipped to the box or not (clipping is 1-Lipschitz).
+        - The error at step t is chosen before that step's block is drawn. It may depend on everything public before,
+          because a shift may depend on it too.
 
     Args:
         budget: B, certified for the arm's constant schedule.
-        bound: of the arm's controller.
-        horizon: T, the most steps of a trajectory.
+        bound: the Lipschitz bound of the arm's controller.
+        horizon: T, the greatest number of steps of a trial.
     """
     total = checks.nonnegative("budget", budget)
     steps = checks.count("horizon", horizon, minimum=1)
@@ -226,10 +226,10 @@ def _inequality(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], con
 def _rounding(actor: NumpyActor, norms: list[float], inner: float) -> float:
     """Return twice a bound on the distance of the computed center from the true network's, rounded up.
 
-    Normaliser: a subtraction and a division, each within a relative 2^-24 wherever the observation is; so the clipped
-    result is off by at most those of the clipped range's ends, and the network behind it multiplies that by at most
-    `inner`. Layers: sums of n products and a bias, in any order, are within n + 1 roundings of each term (Higham 2002,
-    section 3.1). Every quantity is a sum of non-negative terms: `_SLACK` outweighs what computing it in doubles loses.
+    Normaliser: a subtraction and a division, each with a relative error of at most 2^-24. So the error of the clipped
+    result is at most that at the ends of the clipped range, and the network multiplies it by at most `inner`.
+    Layers: a sum of n products and a bias, in any order, is within n + 1 roundings of each term (Higham 2002, section
+    3.1). Every quantity is a sum of non-negative terms, so `_SLACK` outweighs what its computation in doubles loses.
     """
     sizes = np.zeros(0) if actor.normalizer is None else actor.normalizer.clip.astype(np.float64)
     # (1 + u)^2 - 1 <= 2.001 u
@@ -275,11 +275,11 @@ def approximate(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], con
 
 
 def multipliers(weights: list[Matrix], std: Matrix) -> tuple[list[Matrix], float]:
-    """Propose multipliers by gradient descent on the smoothed greatest eigenvalue; return them and that eigenvalue.
+    """Propose multipliers by gradient descent on the smoothed greatest eigenvalue. Return both.
 
     Eliminating x_{m-1}, ..., x_1 from the inequality leaves L^2 = greatest eigenvalue of V' T_1 Y_1^-1 T_1 V with
-    V = W_1 / S, Y_k = 2 T_k - W_{k+1}' T_{k+1} Y_{k+1}^-1 T_{k+1} W_{k+1} and Y of the last layer 2 T - W_m' W_m. It
-    starts at the multipliers of the classical bound. Nothing here needs to be right: the result is verified.
+    V = W_1 / S, Y_k = 2 T_k - W_{k+1}' T_{k+1} Y_{k+1}^-1 T_{k+1} W_{k+1} and Y of the last layer 2 T - W_m' W_m. The
+    search starts at the multipliers of the classical bound. It need not be right, because the result is verified.
     """
     scaled = [weights[0] / std, *weights[1:-1]]
     squares = [float(np.linalg.norm(weight, 2)) ** 2 + 1e-12 for weight in weights[1:]]
@@ -289,7 +289,7 @@ def multipliers(weights: list[Matrix], std: Matrix) -> tuple[list[Matrix], float
     for step in range(1, _STEPS + 1 if logs else 1):
         diagonals = [np.exp(entry) for entry in logs]
         found = _eigen(scaled, weights[-1], diagonals)
-        if found is None:  # stepped out of the feasible set: go back to the best point and forget the momentum
+        if found is None:  # outside of the feasible set, so go back towards the best point and forget the momentum
             logs = [0.5 * entry + 0.5 * np.log(safe) for entry, safe in zip(logs, best[0], strict=True)]
             first = [np.zeros_like(entry) for entry in logs]
             continue

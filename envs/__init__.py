@@ -1,4 +1,4 @@
-"""Environments: exact and fast Safety-Gymnasium, small environments with known truth, and their verifiers."""
+"""Environments: fast Safety-Gymnasium with the bits of stock, and small environments whose truth is known."""
 
 from __future__ import annotations
 

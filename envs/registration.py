@@ -1,4 +1,4 @@
-"""Make environments by id: ours (exact and fast) or stock, with six results a step or with Gymnasium's five."""
+"""Make environments by id, ours or stock, with six results per step or with Gymnasium's five."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ TASKS: tuple[str, ...] = tuple(
     for task in ("Goal", "Button", "Push")
     for level in range(3)
 )
-"""Ids whose steps take the short way."""
+"""Ids whose steps are fast."""
 _BUILDER = "safety_gymnasium.builder:Builder"
 _HUMAN_OR_PIXELS = ("observe_vision", "debug")
+# Settings that decide whether the fast step applies. The self-test runs with them.
 _DECISIVE = ("config", "task_id")
 _OFF_SCREEN = ("rgb_array", "depth_array")
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
@@ -38,22 +39,23 @@ def make(
 ) -> gymnasium.Env[Any, Any]:
     """Make a Safety-Gymnasium environment that gives stock's bits several times faster.
 
-    The result behaves as that of `safety_gymnasium.make`: steps return (observation, reward, cost, terminated,
-    truncated, info). A window, pixel observations and keyboard control get the stock environment itself. The first
-    environment of an id and configuration in a process is checked against stock on a short run; should a bit differ
-    on this machine, a warning is issued and stock is returned.
+    The result behaves like that of `safety_gymnasium.make`: steps return (observation, reward, cost, terminated,
+    truncated, info). With a window, pixel observations or keyboard control, the result is the stock environment itself.
+    In each process, the first environment of an id and configuration is compared with stock on a short run. If a bit
+    differs on this machine, a warning is issued and stock is returned.
 
     Args:
-        env_id: such as "SafetyPointGoal2-v0"; any id of Safety-Gymnasium, with or without "ccfs/" before it.
+        env_id: any id of Safety-Gymnasium, such as "SafetyPointGoal2-v0", with or without "ccfs/" before it.
         fast: False for the stock environment.
-        render_mode: "rgb_array" or "depth_array" to render off-screen, which needs EGL or OSMesa; a reset then takes
-            about a second, to decode textures, and so do the two of the check.
-        max_episode_steps: override of the registered episode length, at most the task's own, 1,000 for most.
+        render_mode: "rgb_array" or "depth_array" to render off-screen, which needs EGL or OSMesa. A reset then takes
+            about a second, because it decodes textures. The comparison makes two such resets.
+        max_episode_steps: episode length instead of the registered one, at most the task's own (1,000 for most).
         settings: passed to the environment class (`config`, `width`, `height`, `camera_name`, ...).
 
     Raises:
-        ValueError: if `env_id` is unknown, or `max_episode_steps` more than what the task itself allows.
+        ValueError: if `env_id` is unknown, or if `max_episode_steps` is more than the task itself allows.
     """
+    # Imported here, so that `import ccfs.envs` needs neither Safety-Gymnasium nor MuJoCo.
     from ccfs.envs.safety import compat
 
     arguments = dict(settings)
@@ -73,7 +75,7 @@ def make(
 
 
 def check_limit(env: Any, max_episode_steps: int) -> None:
-    """Refuse a time limit beyond the one at which the task of an unwrapped environment ends episodes by itself."""
+    """Refuse a time limit that is longer than the task's own episodes."""
     own = getattr(getattr(env, "task", None), "num_steps", max_episode_steps)
     if not max_episode_steps <= own:
         raise ValueError(
@@ -110,9 +112,9 @@ def builder_of(
 
 
 def is_fast(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return True if steps of `env` take the short way, False if they take stock's.
+    """Return True if the steps of `env` are fast, False if they are stock's.
 
-    In an episode this tells how it was started; before and after, how the next one will be.
+    During an episode the answer is about that episode. Before and after it, the answer is about the next one.
     """
     inner: Any = env.unwrapped
     if type(inner).__module__ != "ccfs.envs.safety.fast":
@@ -126,7 +128,7 @@ def is_fast(env: gymnasium.Env[Any, Any]) -> bool:
 
 
 def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
-    """Make an environment with Gymnasium's five results a step; the cost is `info["cost"]`.
+    """Make an environment with Gymnasium's five results per step. The cost is `info["cost"]`.
 
     This is what `gymnasium.make("ccfs/SafetyPointGoal2-v0")` calls.
     """
@@ -138,7 +140,7 @@ def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
 
 
 def register() -> None:
-    """Register `TASKS` with Gymnasium; its plugin entry point calls this inside the namespace "ccfs"."""
+    """Register `TASKS` with Gymnasium. Its plugin entry point calls this inside the namespace "ccfs"."""
     from gymnasium.envs.registration import register as gymnasium_register
 
     for task in TASKS:
@@ -158,7 +160,7 @@ def _can_be_fast(spec: Any, settings: Mapping[str, object]) -> bool:
 
 
 def _choose_backend() -> str:
-    """Return the value of `MUJOCO_GL`, setting it to a backend that is installed if the user has not.
+    """Return the value of `MUJOCO_GL`. If the user has not set it, set it to a backend that is installed.
 
     Raises:
         RuntimeError: if neither EGL nor OSMesa is installed.

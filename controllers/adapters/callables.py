@@ -1,4 +1,4 @@
-"""Controllers from plain functions: a rule, a planner, anything that maps an observation to an action."""
+"""Controllers from plain functions, such as a rule or a planner that maps an observation to an action."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def from_callable(
 ) -> CallableController:
     """Return the controller whose center is `f(observation)`.
 
-    Assumes: `f` is deterministic and keeps nothing between calls. Its hash covers `name`, its source, its defaults, the
-    values it closes over and the data it reads from its module's globals; the modules and functions that it calls
-    are outside the hash. Defaults and closed-over values are copied: changing them later changes nothing. Where the
-    source cannot be read, or a value is neither a number, a string nor an array, say by `content` what determines `f`.
+    The digest covers `name`, the source of `f`, its defaults, the values it closes over and the data it reads from its
+    module's globals. It does not cover the modules and functions that `f` calls. Defaults and closed-over values are
+    copied, so a later change of them has no effect. If the source cannot be read, or if a value is neither a number,
+    a string nor an array, `content` must say what determines `f`.
+
+    Assumes: `f` is deterministic and keeps nothing between calls.
 
     Args:
         f: from an observation (float64) to an action.
@@ -39,7 +41,7 @@ def from_callable(
         return CallableController(f, name, _digest(name, framed("content", content)))
     if not isinstance(f, FunctionType):
         raise ValueError(f"`content` must be given for a {type(f).__name__}: its behaviour cannot be read off it.")
-    values = _values(f)  # before copying: this is what refuses
+    values = _values(f)  # before the copy, because this refuses what cannot be hashed
     own = _rebuilt(f)
     return CallableController(own, name, _digest(name, function_text(f.__code__) + values), lambda: _values(own))
 
@@ -64,12 +66,12 @@ class CallableController:
         return self._digest
 
     def reset(self) -> None:
-        """Refuse to go on if a global that the function reads has changed: the function itself has no memory."""
+        """Refuse to go on if a global that the function reads has changed. The function itself has no memory."""
         if self._values is not None and self._values() != self._first_values:
             raise ValueError(f"`{self.name}` must answer as when it was hashed, but a value it reads has changed.")
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
-        """Return the function's answer as float64; NaN or an infinity is refused."""
+        """Return the function's answer as float64. NaN and infinities are refused."""
         return answered(self.name, self._f(np.array(observation, dtype=np.float64)))
 
 

@@ -1,4 +1,4 @@
-"""The bytes that determine a value or a function: what the hash of a controller made from code covers."""
+"""The bytes that determine a value or a function. The digest of a controller made from code covers them."""
 
 from __future__ import annotations
 import __future__
@@ -19,7 +19,7 @@ from ccfs.files.code import code_content, parsed
 __all__ = ["Known", "checked_content", "framed", "function_text", "function_values", "refuse", "value_content"]
 
 Known = Callable[[str, object], bytes]
-"""From a place and a value that is not plain to its bytes; raises for what it does not know either."""
+"""From a place and a value that is not plain to its bytes. It raises for a value that it does not know either."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, type, np.ufunc, type(np.clip))
@@ -33,19 +33,19 @@ def checked_content(content: object) -> None:
 
 
 def framed(tag: str, content: bytes) -> bytes:
-    """Return `content` with its tag and length before it, so that no two sequences of parts join to the same bytes."""
+    """Return `content` after its tag and its length, so that different sequences of parts never give the same bytes."""
     return f"{len(tag)} {len(content)} {tag}=".encode() + content
 
 
 def refuse(place: str, value: object) -> NoReturn:
-    """Refuse a value whose behaviour cannot be read off it."""
+    """Refuse a value whose behaviour cannot be read from it."""
     raise ValueError(f"`content` must be given: {place!r} is of type {type(value).__name__}, which cannot be hashed.")
 
 
 def value_content(place: str, value: object, known: Known = refuse) -> bytes:
-    """Return the bytes of a number, string, numeric array or tuple of them; anything else is left to `known`.
+    """Return the bytes of a number, string, numeric array or tuple of them. Anything else is left to `known`.
 
-    Types are compared exactly: a subclass may answer otherwise than its bytes say (a masked array has its mask).
+    Types are compared exactly, because a subclass can behave differently from its bytes (a masked array has a mask).
     """
     if type(value) in _PLAIN:
         return framed(type(value).__name__, repr(value).encode())
@@ -62,8 +62,8 @@ def value_content(place: str, value: object, known: Known = refuse) -> bytes:
 def function_text(code: CodeType) -> bytes:
     """Return what the source of a function does, and which of the functions on its line it is.
 
-    The file is compiled again and must contain the very code that runs: a file edited after it was loaded, or a
-    rewritten function, is refused. Comments, docstrings and layout do not count, and neither does the Python version.
+    The file is compiled again and must contain the very code that runs. A file that was edited after it was loaded is
+    refused, and so is a rewritten function. Comments, docstrings, layout and the Python version do not count.
     """
     try:
         text = "".join(inspect.findsource(code)[0])
@@ -80,7 +80,7 @@ def function_text(code: CodeType) -> bytes:
 
 @lru_cache(maxsize=8)
 def _functions(text: str) -> tuple[tuple[str, int, bytes], ...]:
-    """Return name, first line and content of every function in a source; a decorator is its function's first line."""
+    """Return name, first line and content of every function in a source. A decorator counts as the first line."""
     tree = parsed(text)
     found = []
     for node in () if tree is None else ast.walk(tree):
@@ -97,8 +97,8 @@ def _functions(text: str) -> tuple[tuple[str, int, bytes], ...]:
 def function_values(f: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield the values that a function closes over, its defaults, and the data it reads from its module's globals.
 
-    Modules, functions and classes among the globals are skipped. A function that assigns to a variable outside of
-    it remembers its calls, and is refused.
+    Modules, functions and classes among the globals are skipped. A function that assigns to an outer variable is
+    refused, because it remembers its calls.
     """
     read, written = _outer_names(f.__code__)
     if written:

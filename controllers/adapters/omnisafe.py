@@ -1,4 +1,4 @@
-"""Controllers from OmniSafe runs: reads the saved actor and its normaliser, freezes both, runs nothing of the file."""
+"""Controllers from OmniSafe runs: the saved actor and its normaliser, read without running code, and frozen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["from_omnisafe"]
 def from_omnisafe(run_dir: str | os.PathLike[str], epoch: int) -> NumpyActor:
     """Return the mean policy that OmniSafe 0.5.0 saved at `epoch` in `run_dir`.
 
-    The normaliser is frozen as saved. (OmniSafe's own evaluator keeps updating it, so the policy it measures changes
-    while it is measured.) Files are read with `weights_only=True`; torch is needed, OmniSafe is not.
+    The normaliser is frozen as saved. OmniSafe's own evaluator keeps updating it, so it measures a policy that changes.
+    Files are read with `weights_only=True`. This needs torch, but not OmniSafe.
 
     Args:
         run_dir: the folder with `config.json` and `torch_save/`.

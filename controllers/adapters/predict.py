@@ -1,4 +1,4 @@
-"""Controllers from live models with `predict`: memory is carried, and observations are prepared as the model's own."""
+"""Controllers from live models with `predict`: their memory is carried, and their observations are prepared."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ class PredictController:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the policy's tensors, plain attributes and class names and of how its observations are prepared.
+        """SHA-256 of the policy's tensors, plain attributes and class names, and of how its observations are prepared.
 
-        It is empty for a model without a torch policy: nothing of such a model can be read.
+        It is empty for a model without a torch policy, because such a model cannot be read.
         """
         return self._digest
 
     def reset(self) -> None:
-        """Forget the state and the stacked frames: a new episode begins."""
+        """Forget the state and the stacked frames, because a new trial begins."""
         self._state: object = None
         self._is_start = True
         for stage in self._stages:
             stage.reset()
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
-        """Return the deterministic action as float64; NaN or an infinity is refused."""
+        """Return the deterministic action as float64. NaN and infinities are refused."""
         seen: Array = np.array(observation)
         for stage in self._stages:
             seen = stage.prepared(seen)
@@ -112,7 +112,7 @@ class _Stage(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cast:
-    """Bring an observation to the precision of the model's environment, as a `VecEnv` does; refuse another shape."""
+    """Cast an observation to the type of the model's environment, as a `VecEnv` does. Refuse another shape."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -134,7 +134,7 @@ class _Cast:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Normalize:
-    """What `VecNormalize.normalize_obs` computes, over copies of its statistics: they learn no more."""
+    """What `VecNormalize.normalize_obs` computes, on copies of its statistics, which no longer learn."""
 
     mean: NDArray[np.float64]
     var: NDArray[np.float64]

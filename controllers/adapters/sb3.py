@@ -1,4 +1,4 @@
-"""Controllers from Stable-Baselines3: a saved .zip is read without unpickling, a live model is copied."""
+"""Controllers from Stable-Baselines3, from a saved .zip without unpickling or from a live model."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _SPACES = ("observation_space", "action_space")
 _ON_POLICY = "stable_baselines3.common.policies"
 _SQUASHED = {"stable_baselines3.sac.policies", "stable_baselines3.td3.policies"}
 _DEFAULT_ACTIVATION = {_ON_POLICY: "Tanh", **dict.fromkeys(_SQUASHED, "ReLU")}
+# Settings that do not change how the mean action is computed from the layers in `policy.pth`.
 _HARMLESS = {
     "activation_fn", "net_arch", "log_std_init", "ortho_init", "use_sde", "optimizer_class", "optimizer_kwargs",
     "n_critics", "share_features_extractor", ":type:", ":serialized:",
@@ -52,14 +53,14 @@ def from_sb3(
 ) -> NumpyActor:
     """Return the deterministic action of a PPO, A2C, SAC, TD3 or DDPG model with an MLP policy.
 
-    From a file only `policy.pth` (with `weights_only=True`) and the readable part of the `data` JSON are used; the
-    pickled objects beside them are never loaded. PPO's and A2C's mean is not clipped here: the causal program clips
-    the center to the action box, which gives what `model.predict(..., deterministic=True)` gives.
+    Of a file, only `policy.pth` (with `weights_only=True`) and the readable part of the `data` JSON are used. The
+    pickled objects beside them are never loaded. The mean of PPO and A2C is not clipped here, because the program clips
+    the center to the action box. The result is what `model.predict(..., deterministic=True)` gives.
 
     Args:
         path_or_model: a .zip written by `model.save`, or the model.
-        normalizer: for a model trained under `VecNormalize`. A model brings its own; a file does not show that it
-            needs one: keep the statistics with `normalizer_from_sb3(vec_env)`.
+        normalizer: for a model trained under `VecNormalize`. A live model brings its own. A file does not show that
+            it needs one, so keep the statistics with `normalizer_from_sb3(vec_env)`.
     """
     if isinstance(path_or_model, (str, os.PathLike)):
         policy = _from_file(Path(path_or_model))
@@ -74,7 +75,7 @@ def from_sb3(
 
 
 def _own_normalizer(model: BaseAlgorithm) -> FrozenNormalizer | None:
-    """Return the statistics of the model's `VecNormalize`, if any; refuse other changes of observations."""
+    """Return the statistics of the model's `VecNormalize`, if any. Refuse other changes of observations."""
     around, layers = model.get_vec_normalize_env(), observation_layers(model)
     if around is not None and layers == [around]:
         return normalizer_from_sb3(around)
@@ -169,7 +170,7 @@ def _from_file(path: Path) -> _Policy:
 
 
 def _members(path: Path) -> tuple[bytes, bytes]:
-    """Return the settings and the weights of a file that `model.save` wrote; refuse any other in words."""
+    """Return the settings and the weights of a file that `model.save` wrote. Refuse any other file."""
     if not path.is_file():
         found = "a folder" if path.is_dir() else "nothing there"
         raise ValueError(f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}, {found}.")

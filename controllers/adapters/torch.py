@@ -1,4 +1,4 @@
-"""Controllers from torch modules: plain MLPs become numpy actors, anything else runs in torch, frozen."""
+"""Controllers from torch modules, and linear layers from torch files. Reading a file runs no code of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TORCH_ACTIVATIONS = {
     "Softplus": "softplus",
     "Tanh": "tanh",
 }
-"""torch.nn class name to our name."""
+"""From the name of a torch.nn class to our name."""
 Arrays = tuple[NDArray[np.float32], ...]
 
 
@@ -41,13 +41,14 @@ def from_torch(
     """Return `module` (batch of observations in, batch of actions out) as a controller, copied and frozen.
 
     A `Sequential` of linear layers and one kind of activation becomes a `NumpyActor`, which needs no torch to run. It
-    must have no hooks and weights in single precision, and its answers to random observations must agree.
+    must have no hooks and weights in single precision, and both must give the same answers to random observations.
+    Any other module stays in torch.
 
     Args:
         module: must answer deterministically in evaluation mode and keep nothing between calls.
         normalizer: applied to the observation first.
         content: bytes that determine what the tensors and plain attributes do not (code, hooks, other objects), such
-            as the file of the class. Needed where those cannot be read; the module then stays in torch.
+            as the file of the class. It is needed if those cannot be read. The module then stays in torch.
     """
     from torch import nn
 
@@ -83,14 +84,14 @@ class TorchController:
         return self._digest
 
     def reset(self) -> None:
-        """Refuse to go on if anything that was hashed has changed: the module has no memory of the episode."""
+        """Refuse to go on if anything that was hashed has changed. The module has no memory of the trial."""
         self._check_still()
         self._is_tried = False
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
         """Return the module's answer to one observation, float64.
 
-        The first observation of an episode is answered twice: a module that draws or learns is refused.
+        The first observation of a trial is answered twice, to find and refuse a module that draws or learns.
         """
         x = single_precision(observation, None if self._normalizer is None else self._normalizer.mean.size)
         if self._normalizer is not None:
@@ -195,9 +196,9 @@ def _agrees(actor: NumpyActor, module: nn.Module) -> bool:
 
 
 def read_tensors(file: str | os.PathLike[str] | BinaryIO, name: str) -> Mapping[str, object]:
-    """Return the dictionary of tensors in a torch file. Nothing of it is executed: other objects are refused.
+    """Return the dictionary of tensors in a torch file. No code of the file runs, and other objects are refused.
 
-    torch's own refusal advises to unpickle the file, which runs what is in it; ours does not repeat that.
+    torch's own message advises to unpickle the file, which would run its code. Ours does not repeat that advice.
     """
     import torch
 
@@ -209,7 +210,7 @@ def read_tensors(file: str | os.PathLike[str] | BinaryIO, name: str) -> Mapping[
         raise pickle.UnpicklingError(
             f"{name} must hold tensors and plain containers only, as `torch.save(module.state_dict(), ...)` writes "
             f"them, got {type(error).__name__} on reading. Loading other objects could run code: they are refused."
-        ) from None
+        ) from None  # torch's advice would be in the context
     if not isinstance(saved, dict):
         raise ValueError(f"{name} must hold a dictionary of tensors, got {type(saved).__name__}.")
     return saved
@@ -218,7 +219,7 @@ def read_tensors(file: str | os.PathLike[str] | BinaryIO, name: str) -> Mapping[
 def linear_layers(state: Mapping[str, object], prefix: str) -> tuple[Arrays, Arrays]:
     """Return weights and biases of `prefix0.weight`, `prefix0.bias`, `prefix2.weight`, ... of a torch Sequential.
 
-    A sequential that holds anything but linear layers with parameters is refused.
+    A sequential with parameters outside of linear layers is refused.
     """
     found = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     places = sorted({int(first) for first in (name.split(".")[0] for name in found) if first.isdecimal()})

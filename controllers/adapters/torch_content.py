@@ -30,7 +30,7 @@ def state(module: nn.Module, *, is_described: bool = False) -> bytes:
     """Return the bytes of every tensor, persistent or not, and of every plain attribute, part by part.
 
     Args:
-        is_described: the caller says elsewhere what attributes of other kinds do; otherwise they are refused.
+        is_described: whether the caller describes attributes of other kinds elsewhere. If not, they are refused.
     """
     from torch import nn
 
@@ -81,7 +81,7 @@ def _members(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def _functions(module: nn.Module) -> Iterator[tuple[str, FunctionType]]:
-    """Yield every function of the module's own classes; of a decorated one also what it wraps."""
+    """Yield every function of the module's own classes, and what a decorated function wraps."""
     for place, member in _members(module):
         for function in _unpacked(member):
             f: object = function
@@ -102,20 +102,20 @@ def _unpacked(member: object) -> tuple[object, ...]:
 
 
 def _is_library(kind: type) -> bool:
-    """Say whether a class is torch's or Python's. What is typed without a module claims to be Python's: looked up."""
+    """Say whether a class is torch's or Python's. The module's name is no proof, so the class is looked up."""
     home = sys.modules.get(kind.__module__)
     is_found = kind.__module__.startswith("torch.") or getattr(home, kind.__name__, None) is kind
     return is_found and _is_foreign(kind.__module__)
 
 
 def _is_foreign(name: str) -> bool:
-    """Say whether a module belongs to torch or to Python: its code is known by its version."""
+    """Say whether a module belongs to torch or to Python. The version of such code is recorded elsewhere."""
     root = name.split(".")[0]
     return root == "torch" or root in sys.stdlib_module_names
 
 
 def _known(place: str, value: object, known: Known | None = None) -> bytes:
-    """Return the bytes of what a module may hold beyond plain values; the module's copy is nobody else's."""
+    """Return the bytes of what a module may hold beyond plain values. Nobody else holds the module's copy of it."""
     import torch
 
     known = known or _known

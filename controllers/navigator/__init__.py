@@ -1,4 +1,4 @@
-"""A navigator for Point robots that draws its own map: a controller that reaches goals under large proposal noise."""
+"""The navigator: a controller for Point robots that draws its own map and reaches goals under large noise."""
 
 from __future__ import annotations
 

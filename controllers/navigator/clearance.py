@@ -1,4 +1,4 @@
-"""How far points of a trajectory are from touching anything that is, or may be, on the map."""
+"""How far points of a path are from touching anything that is on the map or may be there."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["ARROW_RADIUS", "HAZARD_RADIUS", "VASE_RADIUS", "Surroundings"]
 HAZARD_RADIUS: Final = 0.20
 """A hazard costs when the robot's origin is this near to its centre."""
 VASE_RADIUS: Final = 0.2414
-"""A vase can be touched by the body from this near, whatever its rotation."""
+"""The body can touch a vase from this distance, whatever the rotation of the vase."""
 ARROW_RADIUS: Final = 0.2121
-"""The same for the middle of the robot's arrow."""
+"""The middle of the robot's arrow can touch a vase from this distance."""
 _REACH: Final = 12
 _WINDOW: Final = 25
 _SIGHT: Final = 1.4
 
 
 class Surroundings:
-    """A local copy of the map around the robot that answers clearance queries fast; refresh it now and then."""
+    """A local copy of the map around the robot, for fast clearance queries. Refresh it every few steps."""
 
     def __init__(self) -> None:
         self._hazard = self._vase = np.zeros((1, 1))
         self._corner = (0, 0)
 
     def refresh(self, drawn: LidarMap) -> None:
-        """Remake the distance fields of the possible obstacles in a window around the robot."""
+        """Recompute the distance fields of the possible obstacles in a window around the robot."""
         pose = drawn.pose
         i, j = (int((value + HALF_WIDTH) / CELL) for value in (pose.x, pose.y))
         self._corner = tuple(min(max(index - _WINDOW, 0), SIDE - 1) for index in (i, j))  # type: ignore[assignment]
@@ -54,11 +54,11 @@ class Surroundings:
 
         Args:
             drawn: the map.
-            x: of the robot's origin.
-            y: of the robot's origin.
-            cos: of the heading.
-            sin: of the heading.
-            pad: taken off the distance to possible obstacles, whose cells are not points.
+            x: x of the robot's origin.
+            y: y of the robot's origin.
+            cos: cosine of the heading.
+            sin: sine of the heading.
+            pad: metres taken off the distance to possible obstacles, because their cells are not points.
         """
         arrow_x, arrow_y = x + ARROW_AHEAD * cos, y + ARROW_AHEAD * sin
         clearance = self._lookup(self._hazard, x, y) - (HAZARD_RADIUS + pad)
@@ -80,7 +80,7 @@ class Surroundings:
 
 
 def _nearest(drawn: LidarMap, kind: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Distance to the nearest known obstacle of a kind; those far from the robot are left out."""
+    """Return the distance to the nearest known obstacle of a kind. Obstacles far from the robot are left out."""
     pose = drawn.pose
     best = np.full(x.shape, 1.0)
     for other_x, other_y in drawn.known[kind]:

@@ -1,4 +1,4 @@
-"""The navigator: drive to the goal of a Point robot without touching anything, from its observations alone."""
+"""The controller that drives a Point robot to its goal without touching anything, from observations alone."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ _NEVER: Final = -(10**6)
 _NEW_GOAL: Final = 0.1
 _GLIDE: Final = 1.5
 _GLIDE_SHARES: Final = np.arange(1, 7)[:, None] / 6.0
+# A little inside the edge of the goal, against errors of the pose.
 _REACHED: Final = GOAL_RADIUS - 0.01
 
 
 class Navigator:
     """A `Controller` for SafetyPointGoal tasks of 60 numbers: memory, no randomness, centers inside the action box.
 
-    Each step it adds the observation to its map, then compares held pairs of actions that end in a brake, as they go on
-    average under proposal noise of scale `sigma`, by the time they leave to the goal and by how near they pass to
-    anything that is or may be there. Thrust is always +-1, which the noise flips least.
+    At each step it adds the observation to its map. Then it compares candidates: pairs of held actions that end in a
+    brake, as they go on average under proposal noise of scale `sigma`. It judges them by the time that is left to the
+    goal and by how near they pass to anything that is or may be there. Thrust is always +-1, because noise flips that
+    least often.
 
     Args:
-        sigma: scale of the proposal noise that it will run under; part of the program, known before sampling.
+        sigma: scale of the proposal noise that the navigator will run under. It is fixed before sampling.
         settings: tuned constants, or None for the shipped ones.
-        drawn: a map that someone else keeps up and resets, for use with `decide`; None for an own one.
+        drawn: a map that somebody else updates and resets, for use with `decide`. None for a map of its own.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Navigator:
         return self._digest
 
     def reset(self) -> None:
-        """Forget the map: a new episode begins."""
+        """Forget the map, because a new trial begins."""
         if self._owns_map:
             self.map.reset()
         self._steps = 0
@@ -81,12 +83,12 @@ class Navigator:
         self._refreshed = _NEVER
 
     def center(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the center for this observation; call once a step."""
+        """Return the center for this observation. Call this once per step."""
         self.map.observe(observation)
         return self.decide()
 
     def decide(self) -> NDArray[np.float64]:
-        """Return the center for the map as it is (after `map.observe`); call once a step."""
+        """Return the center for the map as it is, after `map.observe`. Call this once per step."""
         self.follow(is_driving=True)
         return np.array(self.actions[int(np.argmin(self.costs()))])
 
@@ -101,10 +103,10 @@ class Navigator:
         return self._distinct
 
     def follow(self, *, is_driving: bool) -> None:
-        """Renew route and fields for the map as it is; call once a step. Afterwards `costs` changes nothing.
+        """Renew route and fields for the map as it is. Call this once per step. Then `costs` changes nothing.
 
         Args:
-            is_driving: whether the robot follows this navigator; else standing still says nothing about the way.
+            is_driving: whether the robot follows this navigator. If not, a robot that stands still is not stuck.
         """
         self._renew(is_driving=is_driving)
         self._steps += 1
@@ -162,10 +164,10 @@ class Navigator:
         there = self.route.time_at(glide_x[1::2], glide_y[1::2])
         there[np.logical_or.accumulate(self.route.is_closed_at(glide_x, glide_y))[1::2]] = math.inf
         there = there.min(axis=0)
-        # A glide gains no more than the open way allows: else it would seem to carry the robot through a wall.
+        # A glide gains no more than the open way allows. Otherwise it would seem to carry the robot through a wall.
         most = _GLIDE * settings.look_ahead / self.route.pace * np.sqrt(go_x * go_x + go_y * go_y)
         time = np.minimum(here, np.maximum(there, here - most))
-        # Early progress counts too: else a run-up that ends fast seems best, and is put off again at each step.
+        # Early progress counts too. Otherwise a run-up that ends fast seems best, and is put off again at each step.
         time += settings.progress_weight * self.route.time_at(x[:held:2], y[:held:2]).mean(axis=0)
         down_x, down_y = self.route.down_at(last_x, last_y)
         aside = np.abs(facing_cos[held - 1] * down_y - facing_sin[held - 1] * down_x)
@@ -180,7 +182,7 @@ class Navigator:
     def _arrive(
         self, x: NDArray[np.float64], y: NDArray[np.float64], risk: NDArray[np.float64], time: NDArray[np.float64]
     ) -> None:
-        """Where a held trajectory reaches the goal, count until there and forget what follows."""
+        """Where a held path reaches the goal, count the time and the risk only up to there."""
         if self.map.goal is None:
             return
         held = self._rollouts.held_samples
@@ -196,6 +198,6 @@ class Navigator:
 
 @cache
 def package_digest(folder: Path = Path(__file__).parent) -> str:
-    """Return one digest over the navigator's code: other code is another controller, another comment is not."""
+    """Return one digest over the navigator's code. Other code is another controller. Another comment is not."""
     told = "".join(f"{path.name} {file_code_digest(path)}\n" for path in sorted(folder.glob("*.py")))
     return hashlib.sha256(told.encode()).hexdigest()

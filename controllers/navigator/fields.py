@@ -15,9 +15,9 @@ _SETTLED: Final = 1e-2
 
 
 def capped_distance(marked: NDArray[np.bool_], reach: int) -> NDArray[np.float64]:
-    """Return each cell's distance, in cells, to the nearest marked one; `reach` + 1 where none is within `reach`.
+    """Return each cell's distance, in cells, to the nearest marked one, or `reach` + 1 if none is within `reach`.
 
-    Exact Euclidean distances between cell middles: squares are minimised along one axis, then along the other.
+    Distances between cell middles are Euclidean and exact. Squares are minimised along one axis, then the other.
     """
     far = float((reach + 1) ** 2)
     squares = np.where(marked, np.float32(0.0), np.float32(far))
@@ -39,18 +39,18 @@ def _spread(squares: NDArray[np.float32], reach: int) -> NDArray[np.float32]:
 def arrival_time(
     slowness: NDArray[np.float64], target: NDArray[np.bool_], sweeps: int, start: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """Return the time to reach the target at the local slowness (time a cell): the eikonal equation, upwind.
+    """Return the time to reach the target at the local slowness (time per cell): the eikonal equation, upwind.
 
-    Each sweep recomputes every cell from its neighbours, so that a `start` from an older map is corrected in both
-    directions: a handful of sweeps follow small changes.
+    Each sweep recomputes every cell from its neighbours, so a `start` from an older map is corrected in both
+    directions. After a small change of the map, a few sweeps are enough.
 
     Args:
-        slowness: positive, one value a cell.
+        slowness: positive, one value per cell.
         target: cells where the time is zero.
-        sweeps: most passes over the grid; fewer run when nothing changes any more.
+        sweeps: greatest number of passes over the grid. They stop early when nothing changes any more.
         start: an earlier field to begin with, or None.
     """
-    # Single precision and reused arrays: this loop is a good part of a controller's time.
+    # Single precision and reused arrays, because this loop takes a large share of the controller's time.
     slow = slowness.astype(np.float32)
     padded = np.full((slow.shape[0] + 2, slow.shape[1] + 2), FAR, dtype=np.float32)
     time = padded[1:-1, 1:-1]

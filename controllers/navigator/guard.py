@@ -1,4 +1,4 @@
-"""A verifier that accepts an action only if the robot can still stop and arrive after it, and fallbacks beside it."""
+"""A verifier that accepts an action only if the robot can still stop and arrive after it, and its fallbacks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ __all__ = ["BrakeFallback", "MapGuard", "NavigatorFallback", "StopFallback"]
 
 
 class MapGuard:
-    """A `Verifier` with memory: accepts an action if the robot can stop after it and the navigator still has the time.
+    """A `Verifier` with memory. It accepts an action if the robot can stop after it and can still arrive in time.
 
-    It keeps a map, told once a step. While the navigator, from where the robot is, would reach the goal in good time,
-    every action runs that `would_be_safe`. Once it is late, only the navigator's own action does, a brake, or none, so
-    that a controller that dithers is helped to the goal. All of it is a function of the observations since `reset`.
+    The guard keeps a map and adds one observation per step. While the navigator could still reach the goal in good time
+    from here, the guard accepts every action that `would_be_safe`. When time becomes short, it accepts only the
+    navigator's own action, a brake, or no thrust, so that a slow controller still reaches the goal. Its answers are a
+    function of the observations since `reset`.
 
     Args:
         settings: the fields of `PilotSettings`, by name.
@@ -39,7 +40,7 @@ class MapGuard:
         return self._digest
 
     def reset(self) -> None:
-        """Forget the map: a new episode begins."""
+        """Forget the map, because a new trial begins."""
         self._shared.reset()
 
     def observe(self, observation: NDArray[np.float64]) -> None:
@@ -47,22 +48,22 @@ class MapGuard:
         self._shared.observe(observation)
 
     def accepts(self, observation: NDArray[np.float64], actions: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which actions may run; refuse to answer for an observation that it was not told."""
+        """Return which actions may run. Raise for an observation that was not the last one observed."""
         pilot = self._shared.at(observation)
         accepted = would_be_safe(pilot.map, pilot.surroundings, actions, self.settings.margin)
         if pilot.is_late:
             allowed = np.stack((pilot.action(), brake_action(observation), np.zeros(2)))
-            # In the action's own precision, in which fallbacks arrive here.
+            # Fallbacks arrive here in the precision of the action space, so compare in that precision.
             same = np.abs(actions[:, None] - allowed[None]).max(axis=2) <= np.finfo(np.float32).eps
             accepted &= same.any(axis=1)
         return accepted
 
 
 class NavigatorFallback:
-    """The navigator's own action, without noise: the fallback that makes progress.
+    """The navigator's own action, without noise. This is the fallback that makes progress.
 
-    With the guard's settings it finds the guard's map instead of drawing its own, and the guard accepts what it
-    proposes whenever anything that it could propose is safe.
+    With the guard's settings it shares the guard's map. The guard then accepts its action whenever any action that it
+    could choose is safe.
 
     Args:
         settings: the fields of `PilotSettings`, by name.
@@ -72,7 +73,7 @@ class NavigatorFallback:
         self._shared = SharedPilot(PilotSettings(**settings))
 
     def reset(self) -> None:
-        """Forget the map: a new episode begins."""
+        """Forget the map, because a new trial begins."""
         self._shared.reset()
 
     def observe(self, observation: NDArray[np.float64]) -> None:

@@ -1,4 +1,4 @@
-"""Reading the aliased pseudo-lidar: which objects it pins down exactly, and what it says cannot be there."""
+"""What the aliased pseudo-lidar says: which objects it locates exactly, and where no object can be."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ RANGE: Final = 3.0
 _BIN: Final = 2.0 * math.pi / BINS
 _EXACT: Final = 1e-9
 _SLACK: Final = 1e-3
-"""Readings are lowered by this much closeness before excluding: 3 mm for drift and for vases that tremble."""
+"""Slack in closeness before a reading excludes anything: 3 mm, for drift and for vases that tremble."""
 
 
 def exact_sightings(readings: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Return (distance, bearing) of the objects that one group of 16 bins determines without doubt.
+    """Return (distance, bearing) of the objects that one group of 16 bins determines exactly.
 
-    An object of closeness s = 1 - distance / 3 writes s into its own bin and the shares a*s and (1-a)*s into the next
-    and the previous bin, where a is its place within the bin; a bin keeps the greatest of what is written. A bin at
-    least as great as both neighbours therefore holds a true closeness, and where its neighbours add up to it nothing
-    else interfered, so that a is exact.
+    An object of closeness s = 1 - distance / 3 writes s into its own bin. It writes a*s into the next bin and (1-a)*s
+    into the previous one, where a is its place within the bin. Each bin keeps the greatest value. So a bin that is at
+    least as great as both neighbours holds a true closeness. If its neighbours add up to it, nothing else interfered,
+    and a is exact.
     """
     values = readings.tolist()
     found = []
@@ -38,7 +38,7 @@ def exact_sightings(readings: NDArray[np.float64]) -> list[tuple[float, float]]:
 def arcs(readings: NDArray[np.float64]) -> list[tuple[float, float, float]]:
     """Return (distance, first bearing, last bearing) of arcs that each hold an object for sure.
 
-    Those are the bins that are at least as great as both neighbours; the neighbours bound the place within the bin.
+    Those are the bins that are at least as great as both neighbours. The neighbours bound the place within the bin.
     """
     values = readings.tolist()
     found = []
@@ -58,13 +58,13 @@ def is_excluded(
 ) -> NDArray[np.bool_]:
     """Say for each point whether no object of the groups can lie within `reach` of it.
 
-    Assumes: an object within `reach` of the point would write at least its least closeness times its least share into
-    each of three bins; a smaller reading there rules it out.
+    An object within `reach` of the point would write at least its least closeness times its least share into each of
+    three bins. A smaller reading there excludes it.
 
     Args:
         readings: one row of 16 bins per group.
-        distance: of each point from the robot's origin.
-        bearing: of each point, radians in [0, 2 pi) from the heading.
+        distance: distance of each point from the robot's origin.
+        bearing: bearing of each point from the heading, in radians in [0, 2 pi).
         reach: radius around the point that must be empty.
 
     Returns:
@@ -76,7 +76,7 @@ def is_excluded(
     index %= BINS
     # Moving by `reach` changes the bearing by at most asin(reach / distance) and the distance by `reach`.
     blur = np.arcsin(np.minimum(reach / np.maximum(distance, 1e-9), 1.0)) / _BIN
-    # Beyond the range nothing is written, so nothing is ruled out: two negative factors must not make a reading.
+    # Beyond the range nothing is written and nothing is excluded. Two negative factors must not make a reading.
     closeness = np.maximum(1.0 - (distance + reach) / RANGE, 0.0)
     own = closeness * np.minimum(1.0, 1.0 + np.minimum(share, 1.0 - share) - blur)
     after = closeness * (share - blur)

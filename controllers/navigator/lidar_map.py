@@ -1,4 +1,4 @@
-"""The map a Point robot can draw by itself: objects seen exactly, and cells where an unseen one may still be."""
+"""The map that a Point robot draws by itself: objects seen exactly, and cells that may hold an unseen one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CELL", "HALF_WIDTH", "LidarMap", "ObjectKind"]
 
 CELL: Final = 0.04
 HALF_WIDTH: Final = 3.6
-"""The map reaches this far from the start in each direction: no object of the task lies farther."""
+"""The map reaches this far from the start in each direction. No object of the task is farther away."""
 SIDE: Final = round(2 * HALF_WIDTH / CELL)
 _REACH: Final = CELL / math.sqrt(2.0)
 _SAME: Final = 0.05
@@ -26,7 +26,7 @@ _TRUST: Final = 2.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKind:
-    """One kind of obstacle as the task places it: how many, and how near to other things it can lie."""
+    """One kind of obstacle as the task places it: how many there are, and how near to other things they can be."""
 
     count: int
     keepout: float
@@ -42,7 +42,7 @@ _GOAL_KEEPOUT: Final = 0.305
 _START_KEEPOUT: Final = 0.4
 _MARGIN: Final = 1e-3
 _ARENA: Final = 2.0
-"""Half the side of the square in which the task places everything; each thing keeps its keepout from the edge."""
+"""Half the side of the square in which the task places everything. Each thing keeps its keepout from the edge."""
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
 _CLOSE: Final = 0.9
@@ -54,10 +54,10 @@ _SEEK_AXIS: Final = (np.arange(round(2 * HALF_WIDTH / _SEEK_CELL)) + 0.5) * _SEE
 class LidarMap:
     """Pose, goal, known obstacles and possible obstacles: a deterministic function of the observations since `reset`.
 
-    `known[k]` holds exact centres of kind k (0 hazards, 1 vases) and `possible[k]` the cells that may hold the centre
-    of another one. While no vase has been pushed, every obstacle is in one of the two: carving removes a cell only when
-    some reading contradicts an object anywhere in it, or when the task's placement rules do (ten of each kind, nothing
-    nearer than the two keepouts to another object, to the goal or to the start).
+    `known[k]` holds the exact centres of kind k (0 hazards, 1 vases). `possible[k]` holds the cells that may contain
+    the centre of another one. While no vase has been pushed, every obstacle is in one of the two. A cell is removed
+    only if some reading contradicts an object anywhere in it, or if the task's placement rules do: ten of each kind,
+    and nothing nearer than the two keepouts to another object, to the goal or to the start.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class LidarMap:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a new episode begins."""
+        """Forget everything, because a new trial begins."""
         self.pose.reset()
         for suspects in self._suspects:
             suspects.reset()
@@ -107,6 +107,7 @@ class LidarMap:
             readings = observation[about.first : about.first + 16]
             for sighting in exact_sightings(readings):
                 self._see(kind, self._point(*sighting))
+            # The two kinds take turns, which halves the work per step.
             if len(self.known[kind]) < about.count and self._steps % 2 == kind:
                 pose = self.pose
                 for point in self._suspects[kind].observe(readings, pose.x, pose.y, pose.heading):
@@ -141,11 +142,12 @@ class LidarMap:
                 self._bound_arena(goal, _GOAL_KEEPOUT)
             self.goal = goal
         elif self.goal is not None and math.dist(self.goal, (self.pose.x, self.pose.y)) < _TRUST:
+            # A goal this near is always seen, so it must have moved.
             self.goal = None
             self._hopeful[:] = True
 
     def _seek(self) -> None:
-        """Strike out where the goal would have been seen from here, and aim at the middle of what is left."""
+        """Remove the places where the goal would have been seen from here, and aim at the middle of the rest."""
         pose, hopeful = self.pose, self._hopeful
         x, y = _SEEK_AXIS[:, None], _SEEK_AXIS[None, :]
         hopeful &= (x - pose.x) ** 2 + (y - pose.y) ** 2 > (RANGE - _SEEK_CELL) ** 2
@@ -176,11 +178,12 @@ class LidarMap:
         else:
             self._inferred[kind].append(point)
         self._clear_around(kind, point, sound=sound)
+        # When all obstacles of a kind are known, no other cell can hold one.
         if len(known) >= KINDS[kind].count:
             self._flat[kind] = False
 
     def _doubt(self, kind: int, readings: NDArray[np.float64]) -> None:
-        """Take back obstacles that were only inferred and are contradicted now; their surroundings are open again."""
+        """Remove inferred obstacles that a reading contradicts, and count their surroundings as possible again."""
         for point in tuple(self._inferred[kind]):
             dx, dy = point[0] - self.pose.x, point[1] - self.pose.y
             if contradicts(readings, math.hypot(dx, dy), math.atan2(dy, dx) - self.pose.heading):
@@ -190,7 +193,7 @@ class LidarMap:
                 self._reopen()
 
     def _reopen(self) -> None:
-        """Forget what was cleared because of inferred obstacles, and clear it anew for those that are left."""
+        """Restore what was cleared because of inferred obstacles, and clear it again for those that are left."""
         self.possible[:] = self._sound
         for kind, inferred in enumerate(self._inferred):
             for point in inferred:
@@ -204,7 +207,7 @@ class LidarMap:
             self._clear_disc(other_kind, point, KINDS[kind].keepout + KINDS[other_kind].keepout, sound=sound)
 
     def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float, *, sound: bool = True) -> None:
-        """Clear the cells of which every point is nearer than `radius`; for good where the reason is sound."""
+        """Clear the cells of which every point is nearer than `radius`, for good if the reason is sound."""
         reach = radius - _REACH - _MARGIN
         low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
         high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
@@ -222,7 +225,7 @@ class LidarMap:
 
     @property
     def passed_close(self) -> NDArray[np.bool_]:
-        """Cells that the robot has been close to: one that is still possible is most likely taken."""
+        """Cells that the robot has been close to. If such a cell is still possible, it probably holds an obstacle."""
         return self._close.reshape(SIDE, SIDE)
 
     @property
@@ -232,7 +235,7 @@ class LidarMap:
         return (low[0] - _ARENA, high[0] + _ARENA), (low[1] - _ARENA, high[1] + _ARENA)
 
     def _bound_by_arcs(self, kind: int, readings: NDArray[np.float64]) -> None:
-        """Each bin that is no neighbour's share holds an object somewhere on an arc: bound the arena by its corners."""
+        """Bound the arena by the arcs that each hold an object."""
         keepout = KINDS[kind].keepout
         for distance, first, last in arcs(readings):
             ends = [self._point(distance, first + share * (last - first)) for share in (0.0, 0.5, 1.0)]
@@ -258,7 +261,7 @@ class LidarMap:
                     layer[max(0, math.ceil((self._high[axis] + reach + HALF_WIDTH) / CELL)) :] = False
 
     def _carve(self, readings: NDArray[np.float64]) -> None:
-        """Clear what the readings contradict: near cells each time, far ones now and then (they change slowly)."""
+        """Clear what the readings contradict: near cells each time, far cells less often, as they change slowly."""
         horizon = RANGE - _REACH if self._carves % _FULL_CARVE == 0 else _NEAR
         self._carves += 1
         cells = self._cells

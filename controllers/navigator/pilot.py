@@ -21,23 +21,23 @@ __all__ = ["Pilot", "PilotArguments", "PilotSettings", "SharedPilot"]
 
 _MOST_PILOTS: Final = 4
 _RELIEF: Final = 40
-"""Steps that the navigator must win back before it is no longer late: else the two would take turns at each step."""
+"""Steps that the navigator must gain before it is no longer late. Otherwise the two would alternate at each step."""
 _UNSEEN_GOAL: Final = 1.0
-"""Metres that a goal out of sight is reckoned to lie beyond the middle of where it may be."""
+"""Assumed distance (metres) of a goal out of sight beyond the middle of where it may be."""
 _START: Final = b""
 _LOCAL: Final = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PilotSettings:
-    """How wide a berth the pilot gives, and when it wants to drive itself.
+    """How much room the pilot keeps, and when it must drive itself.
 
     Args:
-        margin: least clearance of a stopping path that counts as safe, metres for each m/s of speed.
-        caution: noise scale that the navigator reckons with: the more, the wider its berth.
-        share: how many times the navigator's own estimate of its way it is granted; 0 grants none.
-        reserve: steps that it is granted beside.
-        horizon: steps of an episode.
+        margin: least clearance of a stopping path that counts as safe, in metres per m/s of speed.
+        caution: noise scale that the navigator assumes. It keeps more room for a larger one.
+        share: time granted to the navigator, as a multiple of its own estimate. 0 grants none.
+        reserve: steps granted in addition.
+        horizon: steps of a trial.
     """
 
     margin: float = 0.015
@@ -66,7 +66,7 @@ class PilotArguments(TypedDict, total=False):
 
 
 class Pilot:
-    """A map, its distance fields and a navigator that goes along whoever drives: a function of the observations."""
+    """A map, its distance fields and a navigator that follows the robot, whoever drives it."""
 
     def __init__(self, settings: PilotSettings) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class Pilot:
         self._action: NDArray[np.float64] | None = None
 
     def observe(self, observation: NDArray[np.float64]) -> None:
-        """Take in one step's observation."""
+        """Add one step's observation."""
         self._action = None
         self.map.observe(observation)
         self.surroundings.refresh(self.map)
@@ -96,7 +96,7 @@ class Pilot:
         return beyond + float(route.time_at(np.array([pose.x]), np.array([pose.y]))[0])
 
     def action(self) -> NDArray[np.float64]:
-        """Return the navigator's best action among those that `would_be_safe`; its best of all where none is."""
+        """Return the navigator's best action among those that `would_be_safe`, or its best of all if none is."""
         if self._action is None:
             starts, which = self.navigator.distinct_actions
             cost = self.navigator.costs()
@@ -108,11 +108,11 @@ class Pilot:
 
 
 class SharedPilot:
-    """A pilot as one client sees it: always the one for exactly the observations that this client was told.
+    """A pilot as one client sees it: always the pilot for exactly the observations that this client received.
 
-    Parts of a program are made one by one and cannot be handed a common map. They find each other by what they were
-    told: pilots are kept under the chained hash of their observations, so that the second client told the same step
-    finds the work done. Whoever finds none replays its own observations, so that sharing never changes an answer.
+    The parts of a program are built one by one, so they cannot be given a common map. Instead, pilots are kept under
+    the chained hash of their observations. The second client that receives the same step finds the work done. A client
+    that finds no pilot replays its own observations. So sharing never changes an answer.
 
     Args:
         settings: clients share only pilots of equal settings.
@@ -123,18 +123,19 @@ class SharedPilot:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the observations: a new episode begins."""
+        """Forget the observations, because a new trial begins."""
         self._told: list[NDArray[np.float64]] = []
         self._key = _START
 
     def observe(self, observation: NDArray[np.float64]) -> None:
-        """Take in one step's observation."""
+        """Add one step's observation."""
         told = np.array(observation, dtype=np.float64)
         if told.shape != (60,) or not np.isfinite(told).all():
             raise ValueError(f"`observation` must be 60 finite numbers, got {told!r}.")
         key = hashlib.sha256(self._key + told.tobytes()).digest()
         if (key, self._settings) not in _pool():
             pilot = self._pilot_at(self._key, self._told)
+            # The observation changes the pilot, so it must not stay under its old key.
             _pool().pop((self._key, self._settings), None)
             pilot.observe(told)
             self._keep(key, pilot)
@@ -142,7 +143,7 @@ class SharedPilot:
         self._told.append(told)
 
     def at(self, observation: NDArray[np.float64]) -> Pilot:
-        """Return the pilot; raise unless `observation` is the one last told: a stale map vouches for nothing."""
+        """Return the pilot. Raise unless `observation` is the last one observed, because an old map proves nothing."""
         if not (self._told and np.array_equal(self._told[-1], observation)):
             raise RuntimeError("`observation` is not the last one observed. Tell it each step with `observe`.")
         pilot = self._pilot_at(self._key, self._told)
@@ -167,7 +168,7 @@ class SharedPilot:
 
 
 def _pool() -> OrderedDict[tuple[bytes, PilotSettings], Pilot]:
-    """Return this thread's pilots: two threads never move the same one."""
+    """Return this thread's pilots. Two threads never share a pilot, because a pilot changes with each step."""
     if not hasattr(_LOCAL, "pool"):
         _LOCAL.pool = OrderedDict()
     pool: OrderedDict[tuple[bytes, PilotSettings], Pilot] = _LOCAL.pool

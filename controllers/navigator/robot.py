@@ -1,4 +1,4 @@
-"""The Point robot as measured: how thrust and turn move it in one step, exactly and on average under proposal noise."""
+"""The Point robot as measured: how it moves, exactly and on average under noise, and where it is by its sensors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 STEP: Final = 0.02
-"""Seconds a step."""
+"""Seconds per step."""
 DECAY: Final = 0.9623
 """Share of its velocity that the robot keeps over one step."""
 THRUST: Final = 0.0566
 """Speed (m/s) that saturated thrust adds in one step, along the heading."""
 MASS_AHEAD: Final = 0.0193
-"""Metres from the robot's origin to its centre of mass, along the heading: turning moves the origin around it."""
+"""Metres from the robot's origin to its centre of mass, along the heading. A turn moves the origin around it."""
 ARROW_AHEAD: Final = 0.1
 """Metres from the robot's origin to the middle of its arrow, which touches vases before the body does."""
 BRAKE_LIMIT: Final = THRUST / (1.0 - DECAY)
@@ -37,18 +37,18 @@ BRAKE_LIMIT: Final = THRUST / (1.0 - DECAY)
 _FORCE_RANGE: Final = 0.05
 _TURN_INPUTS: Final = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 _TURN_RATES: Final = np.array([0.0, 0.0006, 0.0087, 0.0158, 0.0203, 0.0263, 0.033, 0.041, 0.0488, 0.0562, 0.06, 0.06])
-# The simulator moves with the velocity at the end of each of ten sub-steps; a velocity that ramps from one
-# observation to the next therefore covers the mean of its sub-step ends, not the trapezoid.
+# The simulator moves with the velocity at the end of each of ten sub-steps. So a velocity that ramps from one
+# observation to the next covers the mean of its sub-step ends, not the trapezoid.
 _LAST, _NEXT = 0.45 * STEP, 0.55 * STEP
 
 
 def thrust_gain(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of full thrust, in [-1, 1], that the first action coordinate gives: it saturates at 0.05."""
+    """Return the share of full thrust, in [-1, 1], that the first action coordinate gives. It saturates at 0.05."""
     return np.asarray(np.clip(inputs / _FORCE_RANGE, -1.0, 1.0))
 
 
 def turn_of(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the steady turn (radians a step) of the second action coordinate, from the measured table."""
+    """Return the steady turn (radians per step) of the second action coordinate, from the measured table."""
     return np.asarray(np.sign(inputs) * np.interp(np.abs(inputs), _TURN_INPUTS, _TURN_RATES))
 
 
@@ -56,8 +56,8 @@ def turn_of(inputs: NDArray[np.float64]) -> NDArray[np.float64]:
 class NoisyRobot:
     """What an action center does on average when Gaussian noise of scale `sigma` is added and clipped to the box.
 
-    Large noise flips the thrust's sign with probability Phi(-1/sigma) at the most, so a center of +-1 keeps most of the
-    thrust; this object knows how much.
+    At a center of +-1, noise flips the sign of the thrust with probability Phi(-1/sigma), so most of the thrust is kept
+    even under large noise.
     """
 
     sigma: float
@@ -85,15 +85,15 @@ class NoisyRobot:
         return self.mean_thrust(1.0) / (1.0 - DECAY)
 
     def mean_turn(self, center: float) -> float:
-        """Return the mean turn (radians a step)."""
+        """Return the mean turn (radians per step)."""
         return float((turn_of(self._noisy(center)) * self._weight).sum())
 
 
 class DeadReckoner:
-    """The pose since `reset`: origin where the robot started, axes those of the magnetic compass (the world's).
+    """The pose since `reset`, by dead reckoning. The origin is the start, and the axes are those of the compass.
 
-    Integrates the velocity of the centre of mass, which thrust changes smoothly, not that of the origin, which jumps
-    with every turn. Measured against the simulator it drifts by less than half a millimetre in 500 steps.
+    It integrates the velocity of the centre of mass, which thrust changes smoothly. The velocity of the origin jumps
+    with every turn. Measured against the simulator, the pose drifts by less than half a millimetre in 500 steps.
     """
 
     __slots__ = ("heading", "mass_velocity", "mass_x", "mass_y", "spin", "started", "x", "y")
@@ -102,7 +102,7 @@ class DeadReckoner:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the path: the next observation is taken at the origin."""
+        """Forget the path. The next observation is at the origin."""
         self.x = self.y = self.heading = self.spin = 0.0
         self.mass_x = self.mass_y = 0.0
         self.mass_velocity = (0.0, 0.0)

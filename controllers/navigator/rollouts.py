@@ -1,4 +1,4 @@
-"""Mean trajectories of every pair of held actions, prepared once in the robot's own frame, each ended by a brake."""
+"""Mean paths of every pair of held actions, each with a brake at its end, prepared once in the robot's frame."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TURNS: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """Trajectories in the robot's present frame, x along its heading; arrays are (samples, candidates)."""
+    """Paths in the robot's present frame, with x along its heading. Arrays are (samples, candidates)."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -34,10 +34,10 @@ class Bundle:
 
 
 class Rollouts:
-    """All candidates: a first action held for a few steps, a second one for more, then full brake on a fixed heading.
+    """All candidates: a first action for a few steps, a second one for more steps, then full brake on a fixed heading.
 
-    The robot's motion is linear in its velocity and in the thrust along a heading that only the turns decide, so
-    everything but the velocity term is a constant of the candidate.
+    The robot's motion is linear in its velocity and in the thrust along the heading, and only the turns decide the
+    heading. So everything but the velocity term is a constant of the candidate.
     """
 
     def __init__(self, robot: NoisyRobot, first_steps: int, second_steps: int) -> None:
@@ -63,11 +63,12 @@ class Rollouts:
         vy = keep * np.cumsum(thrust * np.sin(during) / keep, axis=0)
         moved_x, moved_y = _moved(vx, np.zeros_like(vx[:1])), _moved(vy, np.zeros_like(vy[:1]))
         carried = _moved(keep, np.ones_like(keep[:1]))
+        # Every second step is a sample, and the last held step always is one.
         rows = np.arange(1, self.steps, 2) if self.steps % 2 == 0 else np.arange(0, self.steps, 2)
         self.times = rows + 1.0
         self._carried = carried[rows]
         self._cos, self._sin = np.cos(heading[rows]), np.sin(heading[rows])
-        # Mass centre first, then the origin that hangs behind it.
+        # The model moves the mass centre, and the origin is behind it along the heading.
         self._x = moved_x[rows] + MASS_AHEAD * (1.0 - self._cos)
         self._y = moved_y[rows] - MASS_AHEAD * self._sin
         self._end_vx, self._end_vy, self._end_keep = vx[-1], vy[-1], float(keep[-1, 0])
@@ -81,7 +82,7 @@ class Rollouts:
         self.held_samples = len(rows)
 
     def bundle(self, ahead: float, left: float) -> Bundle:
-        """Return the trajectories from a velocity of the mass centre, given in the robot's frame."""
+        """Return the paths from a velocity of the mass centre, given in the robot's frame."""
         x, y = self._x + self._carried * ahead, self._y + self._carried * left
         end_vx, end_vy = self._end_vx + self._end_keep * ahead, self._end_vy + self._end_keep * left
         cos, sin = self._cos[-1], self._sin[-1]
@@ -97,7 +98,7 @@ class Rollouts:
         )
 
     def _stopping(self, along: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Distance covered along the heading at the brake samples, thrust opposed until it stands."""
+        """Return the distance along the heading at the brake samples, with full brake until the robot stands."""
         speed, limit = np.abs(along), self.decelerate
         stop = np.log1p(speed / limit) / -math.log(DECAY)
         time = np.minimum(self._brake_times, stop)

@@ -1,4 +1,4 @@
-"""The coarse route: time to the goal from everywhere, slow beside known obstacles and through unseen places."""
+"""The coarse route: the time to the goal from everywhere, on a map with known obstacles and unseen places."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ _MOVED: Final = 0.1
 _AROUND: Final = 0.5
 _SEEK: Final = 0.6
 _RISE: Final = 3.0
-"""Most cruising times of a cell by which neighbouring cells count as different."""
+"""Greatest difference between neighbouring cells that counts, in cruising times per cell."""
 GOAL_RADIUS: Final = 0.3
 
 
 class Route:
-    """The field of arrival times (steps) and the directions down it, remade from a map."""
+    """The field of arrival times (steps) and the directions down it, computed from a map."""
 
     def __init__(self, settings: NavigatorSettings, robot: NoisyRobot) -> None:
         self._settings = settings
         self._scale = settings.risk_scale + settings.risk_scale_noise * robot.sigma
         self._closed = settings.closed + settings.closed_noise * robot.sigma
         self.pace = STEP * min(settings.cruise_share * robot.terminal_speed, settings.cruise_limit)
-        """Metres a step that the planner reckons with in the open."""
+        """Assumed metres per step in the open."""
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
         self._x, self._y = axis[:, None], axis[None, :]
         self._fine = (np.arange(SIDE) + 0.5) * CELL - HALF_WIDTH
         self.time: NDArray[np.float64] = np.zeros((_SIDE, _SIDE))
         self.closed = np.zeros((_SIDE, _SIDE), dtype=np.bool_)
-        """Cells that no way leads through."""
+        """Cells that no route passes through."""
         self.blocks: list[tuple[float, float]] = []
-        """Places that count as closed because the robot waited in front of them in vain."""
+        """Places that count as closed, because the robot was stuck in front of them."""
         self._target = (math.inf, math.inf)
         self._corners = self._around()
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
 
     def plan(self, drawn: LidarMap, *, fresh: bool) -> None:
-        """Remake the field: to the goal where it is known, else towards where it may be.
+        """Recompute the field, to the goal if it is known, otherwise to where it may be.
 
         Args:
             drawn: the map.
-            fresh: forget the last field; else follow small changes of the map from it.
+            fresh: forget the last field. If False, start from it and follow small changes of the map.
         """
         target = drawn.goal or drawn.search_target
         fresh = fresh or math.dist(target, self._target) > _MOVED
         self._target = target
         area = self._area(drawn)
         x, y = self._x[area[0]], self._y[:, area[1]]
-        # Deep inside the goal: at its edge, arriving later would seem as good as arriving now.
-        # A place to look for it may be taken, so that its surroundings will do.
+        # The target is deep inside the goal. At its edge, a later arrival would seem as good as an early one.
+        # A place where the goal may be can also hold an obstacle, so its surroundings are enough.
         reach = ROUTE_CELL if drawn.goal else _SEEK
         inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < reach**2
         slowness = self._slowness(drawn, area)
@@ -87,7 +87,7 @@ class Route:
         self.down_x, self.down_y = fall_x / length, fall_y / length
 
     def _area(self, drawn: LidarMap) -> tuple[slice, slice]:
-        """The cells in or around the arena: nothing makes a way farther out the fastest."""
+        """Return the cells in or around the arena. The fastest way never goes farther out."""
         pose = drawn.pose
         ends = []
         for (low, high), here in zip(drawn.bounds, (pose.x, pose.y), strict=True):
@@ -97,7 +97,7 @@ class Route:
         return ends[0], ends[1]
 
     def _slowness(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
-        """Time a cell: cruising, dearer by the risk that rollouts would see there, and by doubt."""
+        """Return the time per cell: cruising time, plus prices for risk and for doubt."""
         settings = self._settings
         x, y = self._x[area[0]], self._y[:, area[1]]
         clearance = self._clearance(drawn, area)
@@ -111,7 +111,7 @@ class Route:
         return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
 
     def _clearance(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
-        """Clearance from the known obstacles at the best place of each cell: a gap does not know of the grid."""
+        """Return the clearance at the best place of each cell, so that a gap does not depend on the grid."""
         rows, columns = _fine(area)
         x, y = self._fine[rows, None], self._fine[None, columns]
         clearance = np.full((x.size, y.size), _REACH * CELL)
@@ -123,7 +123,7 @@ class Route:
         return _best(clearance)
 
     def _away(self, cells: NDArray[np.bool_], area: tuple[slice, slice]) -> NDArray[np.float64]:
-        """Clearance from obstacles that may lie in the marked fine cells, at the best place of each cell."""
+        """Return the clearance from obstacles that may be in the marked fine cells, at the best place of each cell."""
         return _best(capped_distance(cells[_fine(area)], _REACH)) * CELL - _UNSEEN
 
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,7 +132,7 @@ class Route:
         return np.asarray(np.where(clearance < self._closed, _DEAREST, price))
 
     def block_ahead(self, drawn: LidarMap) -> None:
-        """Close the dearest place within the next stretch of the way."""
+        """Close the most expensive place within the next stretch of the way."""
         x, y = drawn.pose.x, drawn.pose.y
         dearest, place = -1.0, (x, y)
         for _ in range(_STRETCH):
@@ -145,10 +145,10 @@ class Route:
         self.blocks.append(place)
 
     def _around(self) -> NDArray[np.float64]:
-        """The times at the four corners of each square between cell middles, one row a corner.
+        """Return the times at the four corners of each square between cell middles, one row per corner.
 
-        Beside a wall its own time says nothing of the way past it, so a corner counts as little later than the
-        earliest; how near a wall may be passed is judged by clearance.
+        The time inside a wall says nothing about the way past it. So a corner counts as only a little later than the
+        earliest one. Clearance decides how near to a wall the robot may pass.
         """
         time = self.time
         corners = np.stack((time[:-1, :-1], time[:-1, 1:], time[1:, :-1], time[1:, 1:])).reshape(4, -1)
@@ -174,7 +174,7 @@ class Route:
         return np.asarray(low)
 
     def is_closed_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Say which points lie in cells that no way leads through."""
+        """Say which points are in closed cells."""
         return np.asarray(self.closed[self._cell(x), self._cell(y)])
 
     def _cell(self, along: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -190,7 +190,7 @@ class Route:
 
 
 def _fall(time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the signed fall along the first axis towards the lower neighbour, zero where both are higher: upwind."""
+    """Return the signed fall along the first axis towards the lower neighbour, zero if both are higher (upwind)."""
     padded = np.pad(time, ((1, 1), (0, 0)), mode="edge")
     before, after = time - padded[:-2], time - padded[2:]
     return np.asarray(np.where(after >= before, np.maximum(after, 0.0), -np.maximum(before, 0.0)))

@@ -10,7 +10,7 @@ __all__ = ["NavigatorSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NavigatorSettings:
-    """How far the navigator looks ahead and what it fears; lengths in metres, durations in steps.
+    """How far the navigator looks ahead and how it weighs risk. Lengths are in metres, durations in steps.
 
     Args:
         first_steps: steps that the first of two held actions lasts in a rollout.
@@ -22,10 +22,10 @@ class NavigatorSettings:
         look_ahead: seconds that a rollout's last velocity is continued before its time to the goal is read.
         progress_weight: weight of the mean time to the goal along a rollout, beside the time at its end.
         turn_weight: share of the time to turn into the way that is charged at a rollout's end.
-        cruise_share: share of the mean terminal speed that the route planner reckons with in the open.
-        cruise_limit: most speed (m/s) that it reckons with.
+        cruise_share: share of the mean terminal speed that the route planner assumes in the open.
+        cruise_limit: greatest speed (m/s) that it assumes.
         route_risk: times the cruising time that the route planner charges for a way at zero clearance.
-        closed: clearance below which a way counts as closed, without noise: the robot would only wait in front of it.
+        closed: clearance below which a way counts as closed, without noise. The robot would only wait there.
         closed_noise: what a unit of sigma adds to it.
         doubt: times the cruising time that it charges for a way through places that were at best seen from afar.
         patient_steps: steps after which risk becomes cheaper, because time runs out.
@@ -33,7 +33,7 @@ class NavigatorSettings:
         hurry_share: share of the price of risk that is left at the end.
         stuck_steps: steps after which a robot that stays within `stuck_radius` counts its way as closed.
         stuck_radius: metres.
-        route_every: steps between two routes; half of it when an obstacle became known.
+        route_every: steps between two routes. Half of it after an obstacle became known.
         fresh_every: steps between two routes that forget the last one.
         field_every: steps between two fields of distance to possible obstacles.
     """

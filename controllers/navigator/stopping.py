@@ -1,4 +1,4 @@
-"""Can the robot still stop in time: the stopping path after one more action, and the action that brakes."""
+"""Whether the robot can still stop in time after one more action, and the action that brakes."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ __all__ = ["brake_action", "would_be_safe"]
 
 _AHEAD: Final = 3
 """Where an observation holds the velocity along the heading."""
+# Steps of the brake at which clearance is checked, dense at first, while the robot is fast.
 _TIMES: Final = np.array([0.0, 2.0, 4.0, 7.0, 11.0, 16.0, 24.0, 40.0])[:, None]
 _REST: Final = 0.003
 """Least clearance (metres) at rest."""
 _LEVEL: Final = 1e-4
-"""Metres that count as no nearer."""
+"""Differences in clearance (metres) up to this do not count."""
 _PAD: Final = CELL * math.sqrt(2.0)
-"""A possible obstacle lies anywhere in its cell and the field is read at a cell's middle: half a diagonal each."""
+"""A possible obstacle is anywhere in its cell, and the field is read at a cell's middle: half a diagonal each."""
 
 
 def would_be_safe(
     drawn: LidarMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float
 ) -> NDArray[np.bool_]:
-    """Say for each action whether, one step later, full brake on that heading still keeps clear of everything possible.
+    """Say for each action whether full brake one step later still keeps clear of everything that may be there.
 
-    Assumes: `surroundings` was refreshed from `drawn`, and the braking itself is carried out without noise. It is a
-    prediction from a fitted model of the robot, not a proof: `margin` stands for the model's error, which grows with
-    the speed. An action that keeps as clear as braking at once is accepted too: else a robot that finds itself too
-    near, because the map has changed, could never leave.
+    This is a prediction from a fitted model of the robot, not a proof. `margin` stands for the model's error, which
+    grows with the speed. An action that keeps as clear as an immediate brake is accepted too. Otherwise a robot that is
+    too near, because the map has changed, could never leave.
+
+    Assumes: `surroundings` was refreshed from `drawn`, and the brake itself runs without noise.
 
     Args:
         drawn: the map after the present observation.
         surroundings: its distance fields.
         actions: shape (n, 2), inside the action box.
-        margin: least clearance at every sample of the stopping path, metres for each m/s of speed (beside 3 mm).
+        margin: least clearance at every sample of the stopping path, in metres per m/s of speed, in addition to 3 mm.
     """
     vx, vy = drawn.pose.mass_velocity
     along = math.cos(drawn.pose.heading) * vx + math.sin(drawn.pose.heading) * vy
@@ -85,7 +87,7 @@ def brake_action(observation: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _brake(along: float) -> NDArray[np.float64]:
     kept = DECAY * along
-    # Thrust is linear below 0.05, so the last bit of speed is met exactly instead of being overshot.
+    # Thrust is linear below 0.05, so the last bit of speed is removed exactly instead of overshot.
     if abs(kept) < THRUST:
         return np.array([-0.05 * kept / THRUST, 0.0])
     return np.array([-math.copysign(1.0, kept), 0.0])

@@ -1,4 +1,4 @@
-"""Objects that one reading only suggests, followed until several poses agree on where they are."""
+"""Objects that one reading only suggests. They are followed until several poses agree on their position."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CONTRADICT: Final = 1e-3
 _APART: Final = 0.012
 _MATCHES: Final = 5
 _PARALLAX: Final = 0.04
-"""Least sideways motion, as a share of the distance: driving straight at an object says nothing of its bearing."""
+"""Least sideways motion, as a share of the distance. Driving straight at an object says nothing of its bearing."""
 _SAME: Final = 0.02
 _MOST: Final = 48
 _FIELDS: Final = 7
 
 
 def suggestions(readings: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """Return (distance, bearing) where one bin and one of its neighbours would come from a single object."""
+    """Return (distance, bearing) of each object that would explain one bin together with one of its neighbours."""
     values = readings.tolist()
     found = []
     for index, own in enumerate(values):
@@ -53,7 +53,7 @@ def contradicts(readings: NDArray[np.float64], distance: float, bearing: float) 
 
 
 class Suspects:
-    """Positions suggested by readings of one kind; a position that explains readings from enough poses is confirmed."""
+    """Positions that readings of one kind suggest. Readings from enough poses confirm a position."""
 
     def __init__(self) -> None:
         self.reset()
@@ -104,6 +104,6 @@ class Suspects:
         old = self._rows
         if len(old):
             near = (new[:, None, 0] - old[None, :, 0]) ** 2 + (new[:, None, 1] - old[None, :, 1]) ** 2
-            # A better match count is worth more than a newer position: keep the old one where both agree.
+            # A higher match count is worth more than a newer position, so keep the old one if both agree.
             new = new[(near > _SAME * _SAME).all(axis=1)]
         self._rows = np.concatenate((old, new))[-_MOST:]

@@ -1,1 +1,1 @@
-"""PPO-Lagrangian training with OmniSafe 0.5.0's settings and results, in numpy, resumable at every epoch."""
+"""PPO-Lagrangian training in numpy with the settings and results of OmniSafe 0.5.0, resumable at every epoch."""

@@ -1,4 +1,4 @@
-"""What a PPO-Lagrangian training run is: OmniSafe 0.5.0's PPOLag defaults, written down and frozen."""
+"""The settings of a PPO-Lagrangian training run, with the PPOLag defaults of OmniSafe 0.5.0."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["TrainingConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """Settings of one run; every default is OmniSafe's `configs/on-policy/PPOLag.yaml`, except `environments`.
+    """Settings of one run. Every default but `environments` is that of OmniSafe's `configs/on-policy/PPOLag.yaml`.
 
     Args:
         environment: Safety-Gymnasium task.
         seed: seeds weights, exploration noise, batch order and environment resets.
-        total_steps: where the actor's learning rate has decayed to zero; a run may stop earlier.
+        total_steps: where the actor's learning rate has decayed to zero. A run may stop earlier.
         environments: how many run side by side in the process (OmniSafe: `vector_env_nums`, default 1).
-        cost_limit: the multiplier grows while the mean episode cost is above it.
-        episode_window: the multiplier looks at the mean cost of so many last episodes.
+        cost_limit: the multiplier grows while the mean episode cost is above this limit.
+        episode_window: number of last episodes in the mean cost that the multiplier reads.
     """
 
     environment: str
@@ -84,7 +84,7 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> TrainingConfig:
-        """Inverse of `as_dict`; unknown or missing keys are refused."""
+        """Invert `as_dict`. Unknown or missing keys are refused."""
         names = {field.name for field in fields(cls)}
         if values.keys() != names:
             raise ValueError(f"The settings must have the keys {sorted(names)}, got {sorted(values)}.")

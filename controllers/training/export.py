@@ -1,4 +1,4 @@
-"""From a training checkpoint to what is shipped and committed: zoo entry, resumable checkpoint, learning curve."""
+"""Export a training checkpoint: a zoo entry, a checkpoint to resume from, and the learning curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = ("steps", "return", "cost", "multiplier")
 
 
 def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
-    """Write the zoo entry of a checkpoint under `zoo_folder`, its copy and its curve under `record`; return the card.
+    """Write the zoo entry under `zoo_folder` and the checkpoint and its curve under `record`. Return the card.
 
     The card's step count is the checkpoint's. An entry that was trained further is not replaced.
     """
@@ -50,7 +50,7 @@ def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
 
 
 def _summary(state: TrainingState) -> dict[str, zoo.Json]:
-    """Return the curve's last row, and one row each million steps."""
+    """Return the curve's last row, and one row per million steps."""
     rows = [{key: row[CURVE.index(key)] for key in _SHOWN} for row in state.curve]
     million = [row for row in rows if row["steps"] % 1_000_000 == 0]
     log_std = state.layout.views(state.parameters)[2][ACTOR]

@@ -19,9 +19,9 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 class Layout:
     """Where each layer sits in a row: weights (inputs, outputs) and bias in turn, then the actor's log std.
 
-    All three networks have the actor's shape; a critic uses output 0 only, and its other outputs stay at zero because
-    their gradient is zero. One matrix means one call per layer and one Adam for all three, which on batches of 64 is
-    several times faster than three autograd graphs.
+    All three networks have the actor's shape. A critic uses output 0 only. Its other outputs stay at zero, because
+    their gradient is zero. One matrix needs one call per layer and one Adam for all three networks. On batches of 64
+    this is several times faster than three autograd graphs.
     """
 
     observation_size: int
@@ -49,7 +49,7 @@ class Layout:
         return weights, biases, matrix[:, start:]
 
     def initial(self, rng: np.random.Generator) -> Floats:
-        """Draw torch's (and OmniSafe's) default: weights and biases uniform within 1/sqrt(inputs), log std zero."""
+        """Draw the default of torch and OmniSafe: weights and biases uniform within 1/sqrt(inputs), log std zero."""
         matrix = np.zeros((3, self.row), dtype=np.float32)
         weights, biases, _ = self.views(matrix)
         for network in range(3):
@@ -62,7 +62,7 @@ class Layout:
         return matrix
 
     def forward(self, matrix: Floats, observations: Floats) -> list[Floats]:
-        """Return the activations of every layer, (rows, batch, width) each; the last one is the output."""
+        """Return the activations of every layer, each (rows, batch, width). The last one is the output."""
         weights, biases, _ = self.views(matrix)
         activations, below = [], observations
         for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
@@ -107,7 +107,7 @@ def clip_rows(gradient: Floats, limit: float) -> None:
 class Adam:
     """torch.optim.Adam with default betas and eps on a matrix, with one learning rate per row.
 
-    `gradient` is where the caller writes each step's gradient; one array for all steps stays in the cache.
+    The caller writes each step's gradient into `gradient`. It is one array for all steps, so it stays in the cache.
     """
 
     def __init__(self, first: Floats, second: Floats, steps: int) -> None:
@@ -119,6 +119,7 @@ class Adam:
         """Move `parameters` by one step along `self.gradient`, in place."""
         self.steps += 1
         gradient, work, denominator = self.gradient, self._work, self._denominator
+        # torch moves the first moment towards the gradient. The textbook's weighted sum would round differently.
         np.subtract(gradient, self.first, out=work)
         work *= 1.0 - 0.9
         self.first += work

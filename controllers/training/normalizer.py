@@ -15,9 +15,9 @@ _STD_FLOOR = 0.01
 
 
 class RunningNormalizer:
-    """OmniSafe's `Normalizer` with clip 5: push a batch, then normalise it with everything seen so far.
+    """OmniSafe's `Normalizer` with clip 5. It adds a batch, then normalises it by everything seen so far.
 
-    Sums are kept in float64 (OmniSafe: float32, whose rounding grows with the ten million observations).
+    Sums are kept in float64. OmniSafe's are float32, whose rounding errors grow over ten million observations.
     """
 
     def __init__(self, mean: NDArray[np.float64], squares: NDArray[np.float64], count: int) -> None:
@@ -36,7 +36,7 @@ class RunningNormalizer:
         return np.asarray(np.maximum(np.sqrt(self.squares / (self.count - 1)), _STD_FLOOR), dtype=np.float64)
 
     def push(self, observations: Floats) -> None:
-        """Take in a batch (Chan, Golub and LeVeque's pairwise update)."""
+        """Add a batch, by the pairwise update of Chan, Golub and LeVeque."""
         added = len(observations)
         mean = observations.mean(axis=0, dtype=np.float64)
         squares = ((observations - mean) ** 2).sum(axis=0)
@@ -46,7 +46,7 @@ class RunningNormalizer:
         self.count = total
 
     def normalize(self, observations: Floats) -> Floats:
-        """Push a batch and return it normalised in float32."""
+        """Add a batch and return it normalised, in float32."""
         self.push(observations)
         if self.count <= 1:
             return observations

@@ -1,4 +1,4 @@
-"""Which controllers to train and in what turns, read from a TOML file."""
+"""The training plan: which controllers to train, and in which order, read from a TOML file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _KEYS = {"environment", "seeds", "milestones", "folder", "checkpoints"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every controller is brought to the first milestone, then every one to the next, so that all progress.
+    """Every controller is trained to the first milestone, then every one to the next, so that all make progress.
 
     Args:
         configs: one per controller.
-        milestones: step counts, increasing; the last one is where the learning rate reaches zero.
+        milestones: increasing step counts. At the last one the learning rate reaches zero.
         folder: where runs are kept.
-        checkpoints: committed checkpoints `<name>.npz` to continue from when `folder` holds nothing further on.
+        checkpoints: folder of committed checkpoints `<name>.npz`, to continue from if `folder` has no later one.
     """
 
     configs: tuple[TrainingConfig, ...]
@@ -52,7 +52,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Plan:
-        """Read a plan; unknown keys are refused."""
+        """Read a plan. Unknown keys are refused."""
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         if not ({"environment", "seeds", "milestones", "folder"} <= values.keys() <= _KEYS):
             raise ValueError(f"A plan must have the keys {sorted(_KEYS)}, got {sorted(values)}.")

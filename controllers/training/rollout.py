@@ -1,4 +1,4 @@
-"""One epoch of experience from environments stepped side by side, with true final observations at truncations."""
+"""One epoch of experience from environments side by side, and its advantages as in OmniSafe's buffers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Space(Protocol):
 
 
 class CostEnvironment(Protocol):
-    """Safety-Gymnasium's interface: `step` answers with reward and cost."""
+    """Safety-Gymnasium's interface, in which `step` returns reward and cost."""
 
     @property
     def observation_space(self) -> Space:
@@ -66,7 +66,7 @@ class CostEnvironment(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """Totals of one finished episode, as the environment pays them."""
+    """Totals of one finished episode, as the environment reports them."""
 
     reward: float
     cost: float
@@ -75,14 +75,14 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """An epoch's batch, steps of one environment after another's, and the episodes that ended in it."""
+    """An epoch's batch, with the environments one after another, and the episodes that ended in it."""
 
     batch: Batch
     episodes: tuple[Episode, ...]
 
 
 class _Record:
-    """What happened in an epoch, arrays of (steps, environments); where there are two, 0 is reward and 1 is cost."""
+    """What happened in an epoch, as arrays (steps, environments). Where there are two, 0 is reward and 1 is cost."""
 
     def __init__(self, layout: Layout, steps: int, count: int) -> None:
         self.observations = np.empty((steps, count, layout.observation_size), np.float32)
@@ -106,7 +106,7 @@ class _Record:
         self._totals[:, ended], self._lengths[ended] = 0.0, 0
 
     def batch(self, config: TrainingConfig) -> Batch:
-        """Return the epoch as the update wants it, one environment's steps after another's."""
+        """Return the epoch as the update needs it, with the environments one after another."""
         following = np.where(self.is_end[:-1], self.next_values[:, :-1], self.values[:, 1:])
         next_values = np.concatenate([following, self.next_values[:, -1:]], axis=1)
         factors = {"discount": config.discount, "trace_decay": config.trace_decay}
@@ -133,7 +133,7 @@ def collect(
     config: TrainingConfig,
     epoch: int,
 ) -> Rollout:
-    """Run every environment for an equal share of the epoch's steps, starting from a reset; updates `normalizer`."""
+    """Run every environment from a reset for an equal share of the epoch's steps. This updates `normalizer`."""
     count, steps = len(environments), config.steps_per_epoch // config.environments
     seeds = reset_seeds(config.seed, epoch)
     noise = stream(config.seed, epoch, "noise").standard_normal((steps, count, layout.action_size), dtype=np.float32)
@@ -154,7 +154,7 @@ def collect(
         record.is_end[t] = ended | is_last
         closing = np.flatnonzero(record.is_end[t])
         if closing.size:
-            # `raw` still holds what the step led to: a truncated path is worth what its true end is worth.
+            # `raw` still holds what the step led to. A truncated path is worth what its true end is worth.
             final = layout.forward(parameters, normalizer.normalize(raw[closing]))[-1][_CRITICS, :, 0]
             record.next_values[:, t, closing] = np.where(terminated[closing], np.float32(0.0), final)
             for i in closing if not is_last else ():
@@ -165,7 +165,7 @@ def collect(
 def _step_all(
     environments: Sequence[CostEnvironment], actions: Floats, raw: Floats
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Step every environment, writing observations into `raw`; return (reward, cost), terminated, ended."""
+    """Step every environment and write observations into `raw`. Return (reward, cost), terminated, ended."""
     paid = np.empty((2, len(environments)))
     terminated, ended = np.zeros(len(environments), np.bool_), np.zeros(len(environments), np.bool_)
     for i, environment in enumerate(environments):
@@ -184,7 +184,7 @@ def reset(environment: CostEnvironment, seeds: Iterator[int]) -> NDArray[np.floa
 
 
 def first_admissible(reset_with: Callable[[int], Result], seeds: Iterator[int]) -> Result:
-    """Reset with the next seed whose layout is admissible: Safety-Gymnasium refuses a world that starts with cost."""
+    """Reset with the next admissible seed. Safety-Gymnasium refuses a world that starts with a cost."""
     for _ in range(_RESET_ATTEMPTS):
         try:
             return reset_with(next(seeds))
@@ -206,11 +206,11 @@ def advantages_and_targets(
     """Return advantages and value targets, shape (steps, environments).
 
     Args:
-        rewards: or costs.
-        values: the critic's value of the observation acted on.
-        next_values: its value of what followed: at a truncation the true final observation, at a termination zero.
+        rewards: rewards or costs.
+        values: the critic's value of the observation before the step.
+        next_values: its value of what followed. At a truncation that is the true final observation, at a termination 0.
         is_end: True where a path ends (termination, truncation or the end of the epoch).
-        discount: gamma, for costs too, as OmniSafe does.
+        discount: gamma, for costs too, as in OmniSafe.
         trace_decay: lambda of the estimator.
     """
     surprises = (rewards + np.float32(discount) * next_values - values).astype(np.float64)
@@ -230,5 +230,5 @@ def standardised(advantages: Floats) -> Floats:
 
 
 def centred(advantages: Floats) -> Floats:
-    """Return advantages with mean 0; OmniSafe does not scale the cost's."""
+    """Return advantages with mean 0. OmniSafe does not scale those of the cost."""
     return np.asarray(advantages - advantages.mean(dtype=np.float64), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Runs training turn by turn: resumes from the last checkpoint, saves after each epoch, shows progress."""
+"""Run a training plan: resume from the last checkpoint, save after each epoch, show progress."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
 
 
 def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = None) -> None:
-    """Work through the plan from wherever it stands. Interrupting loses at most the epoch in progress.
+    """Work through the plan from where it stands. An interruption loses at most the epoch in progress.
 
-    Several processes may share a plan, one for each core: each takes the first turn whose controller is free.
+    Several processes may share a plan, one per core. Each takes the first turn whose controller is free.
     """
     environments: Sequence[CostEnvironment] | None = None
     while turns := _open_turns(plan):
@@ -64,7 +64,7 @@ def _open_turns(plan: Plan) -> list[tuple[TrainingConfig, int]]:
 def _take(
     plan: Plan, config: TrainingConfig, milestone: int, environments: Sequence[CostEnvironment], console: Console
 ) -> None:
-    """Train a claimed controller until the milestone, from where it stands now: another process may have trained it."""
+    """Train a claimed controller until the milestone. Load it first, because another process may have trained it."""
     folder = plan.folder / config.name
     state = furthest(config, folder, committed=plan.checkpoints) or fresh(config, environments[0])
     if state.steps < milestone:
@@ -72,7 +72,7 @@ def _take(
 
 
 def furthest(config: TrainingConfig, folder: Path, *, committed: Path | None = None) -> TrainingState | None:
-    """Return the most advanced checkpoint of this run, None if there is none; other settings are refused."""
+    """Return the most advanced checkpoint of this run, None if there is none. Other settings are refused."""
     found = [folder / "checkpoint.npz", *([committed / f"{config.name}.npz"] if committed else [])]
     states = [TrainingState.load(path) for path in found if path.exists()]
     if any(state.config != config for state in states):
@@ -89,8 +89,8 @@ def fresh(config: TrainingConfig, environment: CostEnvironment) -> TrainingState
 def make_environments(config: TrainingConfig) -> Sequence[CostEnvironment]:
     """Return the configured number of fast environments, all in this process, each reset once.
 
-    The first reset of a Safety-Gymnasium environment computes forces once, later ones twice, which changes last bits;
-    after one reset a resumed run is bit for bit the uninterrupted one.
+    The first reset of a Safety-Gymnasium environment computes forces once, and later ones twice, which changes the last
+    bits. After one reset, a resumed run is bit for bit the uninterrupted one.
     """
     from ccfs.envs.registration import builder_of
 
@@ -112,7 +112,7 @@ def write_curve(state: TrainingState, path: Path) -> None:
 
 
 def versions(*more: str) -> frozenset[str]:
-    """Return name==version of the packages that decide what training computes, and of `more`."""
+    """Return name==version of the packages that determine the results of training, and of `more`."""
     found = set()
     for name in (*_PACKAGES, *more):
         try:
@@ -161,7 +161,7 @@ def _size(space: Space) -> int:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[bool]:
-    """Give True while this process alone may train in `folder`; the claim ends with the process, however that ends."""
+    """Give True while only this process may train in `folder`. The claim ends with the process, even by a kill."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(folder))

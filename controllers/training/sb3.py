@@ -1,4 +1,4 @@
-"""Train a controller with Stable-Baselines3's PPO on the same environment: reward minus a fixed price times cost."""
+"""Train a controller with the PPO of Stable-Baselines3 on reward minus a fixed price times cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the caller's seed is replaced by the next training seed."""
+        """Begin an episode. The next training seed replaces the caller's seed."""
         return first_admissible(lambda seed: super(PricedCost, self).reset(seed=seed, options=options), self._seeds)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -40,7 +40,7 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console) -> zoo.Card:
-    """Train with SB3's default PPO in one stretch (it is not resumable); write `model.zip` and a zoo entry."""
+    """Train with SB3's default PPO and write `model.zip` and a zoo entry. The training cannot be resumed."""
     checks.count("steps", steps, minimum=2)
     task = environment.removesuffix("-v0").removeprefix("Safety").lower()
     name = f"sb3ppo-{task}-{seed}"
@@ -55,7 +55,7 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
 
     from ccfs.envs.registration import make_gymnasium
 
-    torch.set_num_threads(1)  # a second thread beside a busy core makes small batches a hundred times slower
+    torch.set_num_threads(1)  # with two threads beside a busy core, small batches are a hundred times slower
     env = PricedCost(make_gymnasium(environment), penalty=penalty, seed=seed)
     rollout = min(2048, steps)
     model = PPO("MlpPolicy", env, seed=seed, n_steps=rollout, batch_size=min(64, rollout), device="cpu")

@@ -1,4 +1,4 @@
-"""Everything a training run must remember, one epoch of work on it, and its checkpoint file."""
+"""The state of a training run, one epoch of work on it, and its checkpoint file."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ CURVE: Final = (
     "steps", "return", "cost", "length", "epoch_return", "epoch_cost", "multiplier", "kl", "iterations", "action_std",
     "learning_rate", "rollout_seconds", "update_seconds",
 )  # fmt: skip
-"""Columns of the learning curve; `return`, `cost`, `length`: means over the last 50 episodes, as OmniSafe logs them."""
+"""Columns of the learning curve. `return`, `cost`, `length` are means over the last 50 episodes, as in OmniSafe."""
 
 
 class TrainingDivergedError(ArithmeticError):
-    """A weight became NaN or infinite; the checkpoint before it is intact."""
+    """A weight became NaN or infinite. The last checkpoint is intact."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """A run between two epochs. Random streams are keyed by epoch, so no generator state needs to be kept.
+    """A run between two epochs. Random streams are keyed by epoch, so no generator state is stored.
 
     `versions` names every package version that took part ("numpy==1.26.4"), over all stretches of the run.
     """
@@ -80,7 +80,7 @@ class TrainingState:
 
     @property
     def steps(self) -> int:
-        """Environment steps really trained on."""
+        """Environment steps trained so far."""
         return self.epoch * self.config.steps_per_epoch
 
     def run_epoch(self, environments: Sequence[CostEnvironment]) -> None:
@@ -131,7 +131,7 @@ class TrainingState:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the checkpoint atomically: a crash leaves the former one."""
+        """Write the checkpoint atomically. After a crash the former one is still there."""
         content = {
             "format": np.array(FORMAT),
             "config": np.array(json.dumps(self.config.as_dict())),
@@ -154,7 +154,7 @@ class TrainingState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TrainingState:
-        """Read a checkpoint; pickled objects are refused."""
+        """Read a checkpoint. Pickled objects are refused."""
         try:
             return cls._parse(path)
         except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -1,4 +1,4 @@
-"""One epoch's PPO-Lagrangian update: the same weights as OmniSafe 0.5.0's `PPOLag._update`, several times faster."""
+"""One epoch's PPO-Lagrangian update and its multiplier, with the results of OmniSafe 0.5.0 and several times faster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Batch", "Multiplier", "UpdateReport", "minibatch_step", "update"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What an epoch's rollout leaves for the update; first axis: steps. Advantages are standardised already."""
+    """The input of an update, with steps along the first axis. Advantages are standardised already."""
 
     observations: Floats
     actions: Floats
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """How far the update went: iterations until the divergence passed its target, and that divergence."""
+    """The iterations until the divergence passed its target, and that divergence."""
 
     iterations: int
     kl: float
@@ -56,9 +56,9 @@ def update(
     learning_rates: NDArray[np.float64],
     permutation: Callable[[], NDArray[np.intp]],
 ) -> UpdateReport:
-    """Fit both critics and the actor to `batch`, in place; `permutation` gives the order of each pass.
+    """Fit both critics and the actor to `batch`, in place. `permutation` gives the order of each pass.
 
-    The three losses share no parameter, so stepping the three networks together equals OmniSafe's one after another.
+    The three losses share no parameter, so one step of all three networks equals OmniSafe's three steps.
     """
     advantages = (batch.reward_advantages - multiplier * batch.cost_advantages) / (1.0 + multiplier)
     columns = (batch.observations, batch.actions, batch.log_densities, batch.reward_targets, batch.cost_targets)
@@ -95,6 +95,7 @@ def minibatch_step(
     gradient = adam.gradient
     log_std = layout.views(parameters)[2][ACTOR]
 
+    # The loss of a critic is the mean square of its error.
     output_gradient = np.zeros_like(outputs)
     output_gradient[REWARD_CRITIC, :, 0] = (outputs[REWARD_CRITIC, :, 0] - reward_targets) * (2.0 / size)
     output_gradient[COST_CRITIC, :, 0] = (outputs[COST_CRITIC, :, 0] - cost_targets) * (2.0 / size)
@@ -102,7 +103,7 @@ def minibatch_step(
     std = np.exp(log_std)
     scaled = (actions - outputs[ACTOR]) / std
     ratio = np.exp(log_density(actions, outputs[ACTOR], log_std) - old_log_densities)
-    # The clipped surrogate is flat where clipping makes it smaller; there torch's gradient is zero.
+    # The clipped surrogate is flat where clipping makes it smaller. There torch's gradient is zero.
     is_flat = np.where(advantages > 0.0, ratio > 1.0 + config.clip, ratio < 1.0 - config.clip)
     slope = np.where(is_flat, 0.0, -ratio * advantages / size).astype(ratio.dtype)[:, None]
     output_gradient[ACTOR] = slope * scaled / std
@@ -131,7 +132,7 @@ def _divergence(old_means: Floats, old_log_std: Floats, means: Floats, log_std: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiplier:
-    """OmniSafe's `Lagrange` with Adam: the value and the optimiser's two moments."""
+    """The Lagrange multiplier as in OmniSafe's `Lagrange`, with the two moments of its Adam optimiser."""
 
     value: float
     first: float = 0.0
@@ -143,6 +144,7 @@ class Multiplier:
         if not math.isfinite(mean_cost):
             raise ValueError(f"`mean_cost` must be finite, got {mean_cost}. No episode has ended yet?")
         gradient = cost_limit - mean_cost
+        # torch's Adam with its default betas and eps, on one number.
         steps = self.steps + 1
         first = 0.9 * self.first + 0.1 * gradient
         second = 0.999 * self.second + 0.001 * gradient * gradient

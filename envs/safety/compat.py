@@ -20,23 +20,23 @@ _INSTALL = (
 
 
 class HashableArray(np.ndarray):  # type: ignore[type-arg]
-    """An array that dataclasses of Python 3.11 accept as a default because it is hashable (by identity)."""
+    """An array that dataclasses of Python 3.11 accept as a default, because it is hashable (by identity)."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 def stock(name: str = "") -> ModuleType:
-    """Import `safety_gymnasium` or, with `name`, one of its modules, curing its colors first.
+    """Import `safety_gymnasium` or, with `name`, one of its modules, and make its colors hashable first.
 
-    From Python 3.11 a dataclass refuses unhashable defaults, and every offending default of Safety-Gymnasium is a
-    color from one leaf module. That module is loaded ahead of the package and its colors are viewed as hashable
-    arrays; nothing else changes, neither there nor in `dataclasses`.
+    From Python 3.11 a dataclass refuses unhashable defaults. Every such default of Safety-Gymnasium is a color from one
+    leaf module. That module is loaded before the package, and its colors are viewed as hashable arrays. Nothing else
+    changes, neither there nor in `dataclasses`.
 
     Args:
-        name: dotted name below `safety_gymnasium`, such as "builder"; empty for the package.
+        name: dotted name below `safety_gymnasium`, such as "builder". Empty for the package.
 
     Raises:
-        ImportError: if the package is missing or cannot run here; the message says what to install.
+        ImportError: if the package is missing or cannot run here. The message says what to install.
     """
     if "safety_gymnasium" not in sys.modules:
         _cure_colors()

@@ -1,4 +1,4 @@
-"""The cost indicators of Safety-Gymnasium from one pass over contacts, and who touches which button."""
+"""The cost indicators of Safety-Gymnasium, computed from one pass over contacts, and the buttons touched."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AGENT, _GOAL_BUTTON = 1, 2
 _PREFIXES = {"vases": ("vase", 4), "pillars": ("pillar", 8), "gremlins": ("gremlin", 16), "buttons": ("button", 32)}
 _VASE, _BUTTON = _PREFIXES["vases"][1], _PREFIXES["buttons"][1]
 
-# How far a body's speed, read from its free joint, may lie from stock's Jacobian product: that adds the spin times
-# the rounding error of a centre of mass, below 1e-11 for spins under 1e3 and positions under 100, and the rounding
-# of a few additions. Closer to the threshold than this, or beyond those limits, stock's own product decides.
+# How far a body's speed, read from its free joint, may be from stock's Jacobian product. The product adds the spin
+# times the rounding error of a centre of mass, below 1e-11 for spins under 1e3 and positions under 100, and the
+# rounding of a few additions. Closer to the threshold than this, or beyond those limits, stock's own product decides.
 _SPEED_MARGIN = 1e-6
 _SPEED_LIMIT = 1e3
 _POSITION_LIMIT = 1e2
@@ -29,7 +29,7 @@ _LINEAR_AND_ALL = np.array([[1.0, 1.0]] * 3 + [[0.0, 1.0]] * 3)
 
 
 class Costs:
-    """Cost indicators of one built world, keys in stock's order."""
+    """Cost indicators of one built world, with keys in stock's order."""
 
     def __init__(self, task: Any, physics: Physics) -> None:
         self._task, self._physics = task, physics
@@ -43,7 +43,7 @@ class Costs:
         self._hazards, self._vase_dofs = _bodies(model, task, "hazards"), _free_dofs(model, task, "vases")
 
     def touches(self) -> set[int]:
-        """Return what is in contact now, one bit mask per distinct pair of geoms that includes the agent."""
+        """Return the contacts of the agent, as one bit mask per distinct pair of geoms."""
         buttons = getattr(self._task, "buttons", None)
         if buttons is not None and buttons.goal_button != self._goal_button:
             self._mark(buttons.goal_button)
@@ -86,6 +86,7 @@ class Costs:
         offset = position.take(self._hazards, 0)
         offset -= position[self._physics.agent]
         offset *= offset
+        # One addition per hazard, which rounds as in stock. The root is monotone, so only the least is needed.
         return math.sqrt(min((offset[:, 0] + offset[:, 1]).tolist())) < size
 
     def _vase_moves(self, vases: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Safety-Gymnasium's environment class with a shorter way through each step and the same bits at its end."""
+"""Safety-Gymnasium's environment class with a faster step that gives the same bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ResamplingError: Any = compat.stock("utils.common_utils").ResamplingError
 
 
 class LightBuilder(Builder):  # type: ignore[misc]
-    """The stock environment without pictures: it decides everything but pixels by stock code."""
+    """The stock environment without pictures. Stock code computes everything but pixels."""
 
     def _get_task(self) -> Any:
         task = super()._get_task()
@@ -31,7 +31,7 @@ class LightBuilder(Builder):  # type: ignore[misc]
 
 
 class FastBuilder(Builder):  # type: ignore[misc]
-    """The stock environment with cheap resets and, where `is_supported`, a short step of identical outcome."""
+    """The stock environment with cheap resets and, where `is_supported`, a fast step with the same result."""
 
     terminated: bool
     truncated: bool
@@ -89,6 +89,7 @@ class FastBuilder(Builder):  # type: ignore[misc]
 
         physics, costs = plan.physics, plan.costs
         conf = task.sim_conf
+        # Stock draws the number of sub-steps, and this draw moves the random stream.
         physics.advance(action, task.random_generator.binomial(conf.frameskip_binom_n, conf.frameskip_binom_p))
         touches = costs.touches()
         reward = plan.reward.collect(touches)
@@ -134,7 +135,7 @@ class PictureBuilder(FastBuilder):
 
 
 class _Plan:
-    """What the steps of one episode look up again and again."""
+    """What every step of an episode needs, looked up once."""
 
     def __init__(self, task: Any) -> None:
         self.action_shape: tuple[int, ...] = task.action_space.shape

@@ -1,4 +1,4 @@
-"""Sample Safety-Gymnasium layouts with plain floats: same draws, same comparisons, same random state afterwards."""
+"""Sample Safety-Gymnasium layouts with plain floats: same draws, same comparisons, same random state at the end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Rectangle = tuple[float, float, float, float]
 
 @functools.lru_cache(maxsize=1)
 def _uniform_is_plain() -> bool:
-    """Return True if numpy draws uniforms as `low + width * u` without fusing; where it fuses, `uniform` is called."""
+    """Return True if numpy draws uniforms as `low + width * u` without fusing. If it fuses, `uniform` is called."""
     one, other = np.random.RandomState(0), np.random.RandomState(0)
     low, width = -1.85, 1.3 - -1.85
     return all(one.uniform(low, 1.3) == low + width * other.random_sample() for _ in range(200))
 
 
 def sample_layout(self: Any) -> bool:
-    """Draw a place for every object once; return False if one finds no room in 100 tries.
+    """Draw a place for every object once. Return False if one finds no room in 100 tries.
 
-    Bound to stock's `RandomGenerator` in place of its method. Distances need two squares and one addition, which round
-    the same in numpy and in plain floats.
+    This replaces the method of stock's `RandomGenerator`. Distances need two squares and one addition, which round the
+    same in numpy and in plain floats.
     """
     rng = self.random_generator
     plain = _uniform_is_plain()

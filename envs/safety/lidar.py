@@ -1,4 +1,4 @@
-"""The pseudo-lidar of Safety-Gymnasium for all obstacles at once, with the bits of its one-by-one loop."""
+"""The pseudo-lidar of Safety-Gymnasium for all obstacles at once, with the bits of stock's loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TURN = np.pi * 2
 class PseudoLidar:
     """Lidar bins of several groups of bodies, written into one flat slice of an observation.
 
-    The bits of stock are kept on any machine because every step goes through the same numpy loop or BLAS call as
-    stock, only over many bodies: `matmul` over a stack of single rows is one matrix-vector product per row, as for a
-    lone row (a matrix-matrix product would round differently), and `absolute` and `arctan2` are ufuncs, whose lanes
-    do not depend on each other. Neither `abs(complex)` nor `math.atan2` agrees with them on every processor.
+    The bits are those of stock on any machine, because every operation is the same numpy loop or BLAS call as in stock,
+    only over many bodies. `matmul` over a stack of single rows is one matrix-vector product per row, as for a single
+    row. (A matrix-matrix product would round differently.) `absolute` and `arctan2` are ufuncs, whose lanes do not
+    depend on each other. Neither `abs(complex)` nor `math.atan2` agrees with them on every processor.
 
-    Constants are arrays and results go to buffers because at this size numpy's time is its overhead.
+    Constants are arrays and results go to buffers, because at this size most of numpy's time is overhead.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]], bins: int, max_dist: float) -> None:
@@ -50,7 +50,7 @@ class PseudoLidar:
     def write(
         self, out: NDArray[np.float64], positions: NDArray[np.float64], agent: int, mat: NDArray[np.float64]
     ) -> bool:
-        """Fill `out` (zeros on entry) from body `positions`; return False, leaving it undefined, where stock raises.
+        """Fill `out` from body `positions`. Where stock raises, return False and leave `out` undefined.
 
         Args:
             out: `size` zeros.

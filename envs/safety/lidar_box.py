@@ -1,4 +1,4 @@
-"""A memoryless verifier for Point tasks: from the lidars of one observation, a box that the action must lie in."""
+"""A verifier without memory for Point tasks. It computes a box of accepted actions from one observation's lidars."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 __all__ = ["LidarBox"]
 
 _RANGE: Final = 3.0
+# Sixteen bins of 22.5 degrees, counted to the left from straight ahead.
 _AHEAD, _BEHIND = [14, 15, 0, 1], [6, 7, 8, 9]
 _LEFT, _RIGHT = [0, 1, 2, 3], [12, 13, 14, 15]
+# Places in an observation of 60 numbers.
 _FORWARD_SPEED: Final = 3
 _HAZARDS, _VASES = slice(28, 44), slice(44, 60)
 _NUMBERS: Final = 60
+# The Point robot as measured: seconds per step, share of its speed kept per step, speed that full thrust adds per step.
 _STEP, _DECAY, _THRUST = 0.02, 0.9623, 0.0566
 _DECELERATION: Final = _THRUST / _STEP
 
@@ -25,13 +28,14 @@ _DECELERATION: Final = _THRUST / _STEP
 class LidarBox:
     """A `Verifier` that bounds thrust and turn by what the 16 hazard and 16 vase bins of `SafetyPointGoal2-v0` show.
 
-    Thrust forward (a0 > 0) is allowed only while, after one more step of it, full brake would stop the robot before it
-    comes within `keep_away` of the nearest object in the four bins ahead (+-45 degrees); thrust backward likewise for
-    the four bins behind. Turning towards the side (front quarter) with the nearer object is allowed only while that
-    object is farther than `reach`. It is a fixed heuristic, not a proof of safety: it sees bins, not shapes.
+    Forward thrust (a0 > 0) is allowed only if the robot could still stop after one more step of it, before it comes
+    within `keep_away` of the nearest object in the four bins ahead (+-45 degrees). The same holds for backward thrust
+    and the four bins behind. A turn towards the side (front quarter) with the nearer object is allowed only if that
+    object is farther away than `reach`. This is a fixed heuristic, not a proof of safety, because it sees bins and not
+    shapes.
 
     Args:
-        keep_away: metres to an object's middle; contact is at 0.20 (hazard) to 0.25 (vase).
+        keep_away: metres to an object's middle. Contact is at 0.20 (hazard) to 0.25 (vase).
         reach: metres below which the robot may not turn towards the nearer side.
     """
 
@@ -62,7 +66,7 @@ class LidarBox:
         return low, high
 
     def accepts(self, observation: NDArray[np.float64], actions: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which actions lie in the observation's box."""
+        """Return which actions are in the observation's box."""
         low, high = self.box(observation)
         return np.asarray(((actions >= low) & (actions <= high)).all(axis=1))
 

@@ -6,8 +6,8 @@ Importing this module is all it takes::
     import omnisafe
     omnisafe.Agent("PPOLag", "FastSafetyPointGoal2-v0", custom_cfgs={"train_cfgs": {"vector_env_nums": 10}})
 
-Against OmniSafe's own class: an ended episode is reset once, not twice; the value at a time limit is taken from the
-observation that ended the episode; and a reset asked for right after all episodes ended returns what is already there.
+It differs from OmniSafe's own class in three ways. An ended episode is reset once, not twice. The value at a time limit
+is that of the observation that ended the episode. A reset right after all episodes ended does not reset again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FastSafetyEnv(core.CMDP):  # type: ignore[misc]
     def step(
         self, action: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, object]]:
-        """Step every copy; `info["final_observation"]` is there when an episode ended."""
+        """Step every copy. If an episode ended, `info` has "final_observation"."""
         actions = action.detach().cpu().numpy().reshape(self._num_envs, -1)
         step = self.vector.step(actions)
         self._observation = step.observation
@@ -84,12 +84,12 @@ class FastSafetyEnv(core.CMDP):  # type: ignore[misc]
         return self._tensor(self._observation), {}
 
     def set_seed(self, seed: int) -> None:
-        """Reset with `seed`; copy i gets `seed + i`."""
+        """Reset with `seed`. Copy i gets `seed + i`."""
         self.reset(seed=seed)
 
     def render(self) -> None:
-        """Refuse: training does not render; use `ccfs.envs.make(..., render_mode="rgb_array")`."""
-        raise NotImplementedError("Training environments do not render; use `ccfs.envs.make` with a render mode.")
+        """Refuse, because training does not render. Use `ccfs.envs.make(..., render_mode="rgb_array")`."""
+        raise NotImplementedError("Training environments do not render. Use `ccfs.envs.make` with a render mode.")
 
     def close(self) -> None:
         """Close every copy."""

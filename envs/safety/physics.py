@@ -1,4 +1,4 @@
-"""Advance one compiled model exactly as Safety-Gymnasium does, leaving out only work whose result nobody reads."""
+"""Advance one compiled model exactly as Safety-Gymnasium does, without the work whose result nobody reads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NO_SENSOR = int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
 class Physics:
     """The simulator behind one episode.
 
-    Stock calls `mj_step` ten times and then `mj_forward` three times. None of these may be dropped: each forward
-    rewrites the solver's warm start, which steers later contacts. But sensors are read only at the end, so all other
-    calls skip them; and a repeated forward recomputes positions and velocities from the same numbers unless it
-    renormalises a quaternion, so it may start at the forces when renormalising would change no bit. The same holds
-    for the first of the ten steps if nothing was touched since the last observation.
+    Stock calls `mj_step` ten times and then `mj_forward` three times. No call may be dropped, because each forward
+    rewrites the solver's warm start, which affects later contacts. But sensors are read only at the end, so all other
+    calls skip them. A repeated forward recomputes positions and velocities from the same numbers, unless it
+    renormalises a quaternion. So it may start at the forces if a renormalisation would change no bit. The same holds
+    for the first of the ten steps if nobody changed the state since the last observation.
     """
 
     def __init__(self, task: Any) -> None:
@@ -68,11 +68,11 @@ class Physics:
             self._option.disableflags = self._with_sensors
 
     def refresh(self) -> None:
-        """Bring positions and contacts up to date with a state that was set from outside."""
+        """Update positions and contacts after the state was set from outside."""
         mujoco.mj_forwardSkip(self.model, self.data, _NO_STAGE, 1)
 
     def settle(self) -> bool:
-        """Repeat the forward computation without sensors; return True if positions or contacts may have moved."""
+        """Repeat the forward computation without sensors. Return True if positions or contacts may have moved."""
         if self._quaternions_rest():
             mujoco.mj_forwardSkip(self.model, self.data, _AFTER_VELOCITY, 1)
             return False
@@ -98,7 +98,7 @@ class Physics:
     def _is_current(self) -> bool:
         """Return True if positions and velocities are computed from the current state and `mj_step` would accept it.
 
-        `mj_step` starts by restarting a simulation with a number beyond 1e10; below 1e20 in squares there is none.
+        `mj_step` restarts a simulation that holds a number beyond 1e10. A sum of squares below 1e20 excludes that.
         """
         return self._rest == self._state() and bool(self.qpos.dot(self.qpos) + self.qvel.dot(self.qvel) < 1e20)
 

@@ -1,4 +1,4 @@
-"""Safety-Gymnasium tasks as scenes of a report: what stands where, what the robot is near, what a cost came from."""
+"""Safety-Gymnasium tasks as scenes of a report: where things are, and where a cost came from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaskScene:
         self.env = env
 
     def discs(self) -> tuple[Disc, ...]:
-        """Return hazards, vases, the goal and whatever else stands there, each as the disc of its size."""
+        """Return hazards, vases, the goal and everything else that is there, each as a disc of its size."""
         return tuple(
             Disc(
                 name=_singular(part.name),
@@ -66,14 +66,14 @@ class TaskScene:
         return " and ".join(dict.fromkeys(found))
 
     def legend(self) -> str:
-        """Return what is what in a rendered picture."""
+        """Return the legend of a rendered picture."""
         looks = {"hazards": "blue discs are hazards", "vases": "cyan cubes are vases", "goal": "green is the goal"}
         seen = [looks[part.name] for part in self._task._obstacles if part.name in looks]
         words = ["Small and red is the robot, above it its lidar", *seen, "a red bubble marks a cost"]
         return ", ".join(words) + "."
 
     def close(self) -> None:
-        """Close the environment, and free its graphics while their libraries are still there."""
+        """Close the environment, and free its graphics while their libraries are still loaded."""
         for viewer in self._task._viewers.values():
             viewer.free()
         self.env.close()  # type: ignore[no-untyped-call]
@@ -84,7 +84,7 @@ class TaskScene:
 
 
 def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskScene | None:
-    """Return the scene that `ccfs.envs.make` makes of recorded arguments, or None for those that we cannot draw."""
+    """Return the scene that `ccfs.envs.make` gives for recorded arguments, or None if it cannot be drawn."""
     env_id = arguments.get("env_id")
     if not isinstance(env_id, str) or env_id.removeprefix("ccfs/") not in TASKS:
         return None
@@ -93,7 +93,7 @@ def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskSce
     settings: dict[str, Any] = dict(arguments)
     if pictures:
         width, height = PICTURE_SIZE
-        # One trajectory is drawn. Stock steps are slower, but need no self-test, which would load all textures again.
+        # Only one trial is drawn. Stock steps are slower, but need no self-test, which would load all textures again.
         settings |= {"render_mode": "rgb_array", "width": width, "height": height, "camera_name": "fixedfar"}
         settings["fast"] = False
     return TaskScene(make(**settings))

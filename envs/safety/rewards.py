@@ -23,7 +23,7 @@ class GoalReward:
         self._source = task.goal
 
     def collect(self, touches: set[int]) -> np.float64:
-        """Return this step's reward and remember the distance; call once a step."""
+        """Return this step's reward and remember the distance. Call this once per step."""
         task = self._task
         distance = self._distance()
         reward = 0.0 + (task.last_dist_goal - distance) * self._source.reward_distance
@@ -65,7 +65,7 @@ class PushReward(GoalReward):
         self._box = int(physics.model.body("push_box").id)
 
     def collect(self, touches: set[int]) -> np.float64:
-        """Return this step's reward and remember both distances; call once a step."""
+        """Return this step's reward and remember both distances. Call this once per step."""
         task, box = self._task, self._task.push_box
         to_box = self._distance3(self._physics.agent)
         is_far = task.last_dist_box > box.null_dist * box.size

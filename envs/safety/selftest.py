@@ -29,11 +29,11 @@ class DifferenceError(AssertionError):
 def passes(
     env_id: str, contender: Callable[..., Any] = FastBuilder, settings: Mapping[str, object] | None = None
 ) -> bool:
-    """Return True if `contender` reproduces stock here; otherwise warn loudly and return False.
+    """Return True if `contender` reproduces stock here. Otherwise warn and return False.
 
     Args:
         env_id: id of Safety-Gymnasium.
-        contender: environment class; the verdict on it is kept for the process.
+        contender: environment class. The result is kept for the life of the process.
         settings: arguments that replace the registered ones.
     """
     given = dict(settings or {})
@@ -54,14 +54,15 @@ def passes(
 def first_difference(
     env_id: str, contender: Callable[..., Any], settings: Mapping[str, object] | None = None
 ) -> str | None:
-    """Return where `contender` first departs from stock's step, or None.
+    """Return where `contender` first differs from stock's step, or None.
 
-    The reference runs stock code on a world without pictures, which decides nothing but pixels and saves seconds. In
-    both of two episodes the robot is put into the scenes of `staging`, so that goals are met and renewed and every
-    cost of the task is incurred, with steps of random actions between.
+    The reference runs stock code on a world without pictures. Pictures affect nothing but pixels and take seconds. In
+    two episodes the robot is put into the scenes of `staging`, with steps of random actions between them. So goals are
+    met and renewed, and every cost of the task occurs.
     """
     spec = compat.stock("utils.registration").spec(env_id)
     arguments = {**spec.kwargs, **(settings or {})}
+    # The user's own draws must not depend on whether this comparison ran.
     state = np.random.get_state()  # noqa: NPY002  (stock draws its first seed from the global generator)
     try:
         reference, ours = (kind(**copy.deepcopy(arguments)) for kind in (LightBuilder, contender))
@@ -107,7 +108,7 @@ def _hidden(env: Any) -> dict[str, object]:
 
 
 def _reset_outcome(env: Any, seed: int) -> object:
-    """Return what a reset returns, or stock's complaint about a layout that starts with a cost."""
+    """Return what a reset returns, or stock's message about a layout that starts with a cost."""
     try:
         return env.reset(seed=seed)
     except AssertionError as error:

@@ -1,4 +1,4 @@
-"""Flat observations of Safety-Gymnasium navigation tasks, written once instead of collected, checked and joined."""
+"""Flat observations of Safety-Gymnasium navigation tasks, written directly into one array."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Observer:
         self._read_sensors(keys[: len(keys) - len(lidars)])
 
     def observe(self) -> NDArray[np.float64]:
-        """Return a fresh observation of the current state; raise as stock does if it is not a valid one."""
+        """Return a new observation of the current state. Raise as stock does if it is not valid."""
         physics = self._physics
         obs = np.zeros(self.size)
         obs[self._plain_out] = physics.sensordata[self._plain_in]
@@ -42,6 +42,7 @@ class Observer:
         for out, adr in self._quaternions:
             mujoco.mju_quat2Mat(obs[out : out + 9], physics.sensordata[adr : adr + 4])
         written = self._lidar.write(obs[self._start :], physics.position, physics.agent, physics.rotation)
+        # With a NaN the comparison is false, and stock's own code raises its own error.
         if not (written and obs.dot(obs) >= 0.0):
             return np.asarray(self._task.obs())
         if self._timed is not None and self._task.buttons.timer != 0:

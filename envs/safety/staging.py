@@ -1,4 +1,4 @@
-"""Put a robot where something happens: on either side of a rim, against an obstacle, at its goal."""
+"""Put a robot where something happens: at a rim, at an obstacle, or at its goal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Scene", "arrange", "scenes"]
 
 _OUTSIDE, _INSIDE = 1.01, 0.99
 
-# From the middle of a robot to where its side meets something, a little less so that they press on each other: so
-# little that nothing is thrown, so much that the contact outlives a step.
+# From the middle of a robot to where its side meets something, a little less, so that they press on each other. It is
+# so little that nothing is thrown, and enough that the contact lasts longer than a step.
 _REACH = {"Car": 0.12}
 _REACH_OF_OTHERS = 0.09
 
@@ -29,10 +29,10 @@ class Scene:
 
 
 def scenes(task: Any, turn: int) -> Iterator[Scene]:
-    """Yield what a Goal, Button or Push task has: rims of a hazard and of the goal, contacts, buttons.
+    """Yield the scenes of a Goal, Button or Push task: rims of a hazard and of the goal, contacts, buttons.
 
-    Every scene is looked up when it is asked for, because the goal moves. Afterwards a goal has been met and renewed,
-    and every kind of cost been incurred, as far as the task has one.
+    Each scene is computed only when it is needed, because the goal moves. After the last one, a goal has been met and
+    renewed, and every kind of cost of the task has occurred.
 
     Args:
         task: stock's task of an environment that was reset.
@@ -49,7 +49,7 @@ def scenes(task: Any, turn: int) -> Iterator[Scene]:
             yield Scene(mover="agent", target=body.format(-turn % obstacle.num), distance=obstacle.size + reach)
     if hasattr(task, "buttons"):
         buttons = task.buttons
-        for beside in (1, 0, 1):  # a wrong button, the goal, and a wrong one in the time when none counts
+        for beside in (1, 0, 1):  # a wrong button, the goal, and a wrong one while none counts
             button = f"button{(buttons.goal_button + beside) % buttons.num}"
             yield Scene(mover="agent", target=button, distance=buttons.size + reach)
     elif hasattr(task, "goal"):
@@ -59,7 +59,7 @@ def scenes(task: Any, turn: int) -> Iterator[Scene]:
 
 
 def arrange(task: Any, scene: Scene) -> None:
-    """Move the scene's body there, whatever its joints, and bring everything to rest; only MuJoCo's state changes."""
+    """Move the scene's body there, whatever its joints, and stop everything. Only MuJoCo's state changes."""
     model, data = task.model, task.data
     jacobian = np.zeros((3, model.nv))
     mujoco.mj_jacBody(model, data, jacobian, None, model.body(scene.mover).id)

@@ -1,4 +1,4 @@
-"""Decide whether a stock task is one whose step `ccfs.envs` can take in a shorter way."""
+"""Decide whether the fast step supports a stock task."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _OBSTACLES = {
 
 
 def is_supported(task: Any) -> bool:
-    """Return True if `task` is a known navigation task with settings under which the short step is exact.
+    """Return True if `task` is a known navigation task with settings under which the fast step is exact.
 
-    Unknown means unsupported: a subclass, a changed setting or an obstacle of another kind takes the stock step.
+    Unknown means unsupported. A subclass, a changed setting or another kind of obstacle takes the stock step.
     """
     return (
         type(task) in FAMILIES

@@ -1,10 +1,10 @@
 """Many copies of one Safety-Gymnasium task in one process, stepped together, for training.
 
-Interface (numpy in, numpy out; n copies, observation length d, action length a)::
+Interface, with numpy in and numpy out, for n copies, observation length d and action length a::
 
     env = SafetyVectorEnv("SafetyPointGoal2-v0", num_envs=10)
-    observation = env.reset(seed=7)                 # (n, d) float64; copy i is seeded with 7 + i
-    step = env.step(actions)                        # (n, a); copies that end are reset once, at once
+    observation = env.reset(seed=7)                 # (n, d) float64, copy i is seeded with 7 + i
+    step = env.step(actions)                        # (n, a), copies that end are reset once, at once
     step.observation                                # (n, d): the first one of the next episode where `step.done`
     step.reward, step.cost                          # (n,) float64
     step.terminated, step.truncated, step.done      # (n,) bool
@@ -16,9 +16,9 @@ Interface (numpy in, numpy out; n copies, observation length d, action length a)
     observation = env.load_state_dict(saved)        # continues bit for bit, also in the middle of episodes
 
 To bootstrap a value at a time limit, evaluate `final_observation[i]` where `truncated[i] and not terminated[i]`.
-Resets after the first continue each copy's own random stream, as in stock; a layout that stock refuses because it
-starts with a cost is drawn again from the same stream. Restoring replays the running episodes (at most
-`max_episode_steps` steps a copy), which is exact and keeps the saved state small.
+Resets after the first continue each copy's own random stream, as in stock. If stock refuses a layout because it starts
+with a cost, the layout is drawn again from the same stream. `load_state_dict` replays the running episodes (at most
+`max_episode_steps` steps per copy), which is exact and keeps the saved state small.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorStep:
-    """What one joint step returned; see the module for shapes."""
+    """What one joint step returned. The module's docstring gives the shapes."""
 
     observation: NDArray[np.float64]
     reward: NDArray[np.float64]
@@ -72,12 +72,12 @@ class VectorStep:
 
 
 class SafetyVectorEnv:
-    """`num_envs` copies of one task in one process; see the module for the interface.
+    """`num_envs` copies of one task in one process. The module's docstring shows the interface.
 
     Args:
         env_id: such as "SafetyPointGoal2-v0".
         num_envs: number of copies, at least 1.
-        max_episode_steps: time limit of an episode, at most the task's own; None for that (1,000 for most tasks).
+        max_episode_steps: time limit of an episode, at most the task's own. None for the task's own (1,000 for most).
         fast: False to step stock code (for comparisons).
     """
 
@@ -111,8 +111,8 @@ class SafetyVectorEnv:
         """Reset all copies and return their first observations.
 
         Args:
-            seed: copy i gets `seed + i`, or `seed[i]` if a sequence is given; each in [0, 2**32). None continues the
-                random streams and is refused before the first reset, because an unseeded run cannot be repeated.
+            seed: copy i gets `seed + i`, or `seed[i]` if a sequence is given, each in [0, 2**32). None continues the
+                random streams. It is refused at the first reset, because an unseeded run cannot be repeated.
         """
         seeds = self._seeds(seed)
         return np.stack([self._reset_one(i, seeds[i]) for i in range(self.num_envs)])
@@ -172,7 +172,7 @@ class SafetyVectorEnv:
         """Continue from `state_dict()` and return the current observations.
 
         Raises:
-            ValueError: if the state is of another task, number of copies or time limit; nothing changes then.
+            ValueError: if the state is of another task, number of copies or time limit. Then nothing has changed.
         """
         mine = (self.env_id, self.max_episode_steps, self.num_envs)
         theirs = (str(state["env_id"]), int(state["max_episode_steps"]), len(state["lengths"]))
@@ -227,8 +227,8 @@ class SafetyVectorEnv:
         raise RuntimeError(f"{self.env_id} started with a cost {_RESET_TRIES} times in a row.")
 
     def _replay(self, i: int, start: _Start, actions: NDArray[np.float64]) -> NDArray[np.float64]:
-        # The first reset of an environment computes forces once, later ones twice: an episode must be replayed in an
-        # environment of the same age.
+        # The first reset of an environment computes forces once, and later ones twice. So an episode must be replayed
+        # after the same number of resets: none, or at least one.
         env = self._envs[i] = self._build()
         if not start.is_first:
             with contextlib.suppress(AssertionError):
@@ -243,7 +243,7 @@ class SafetyVectorEnv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """Everything that decides how an episode begins."""
+    """Everything that determines how an episode begins."""
 
     keys: NDArray[np.uint32]
     position: int

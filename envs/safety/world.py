@@ -1,4 +1,4 @@
-"""Build the same physics as Safety-Gymnasium, decoding pictures only where something renders."""
+"""Build the same physics as Safety-Gymnasium, and decode pictures only if something renders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _assets(text: str) -> Any:
 
 
 def _rebound(function: FunctionType, **names: object) -> FunctionType:
-    """Return `function` with some of the names it reads replaced: stock code stays the single source of the logic."""
+    """Return `function` with some of the names it reads replaced, so that the logic stays in stock code alone."""
     return FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
 
 
@@ -39,11 +39,11 @@ class _LightWorld(_world.World):  # type: ignore[misc]
     build = _rebound(_world.World.build, yaml=_light_yaml)
 
     def reset(self, build: bool = True) -> None:
-        """Do nothing: stock compiles here and again right after, with the same outcome."""
+        """Do nothing. Stock compiles here and again right after, with the same result."""
 
 
 class _QuickWorld(_LightWorld):
-    """A light world whose XML is put together faster."""
+    """A light world whose XML is composed faster."""
 
     build = _rebound(_world.World.build, yaml=_light_yaml, xmltodict=xml)
 
@@ -60,7 +60,7 @@ _build_pictures = _rebound(_underlying.Underlying._build, World=_PictureWorld)
 
 
 def lighten(task: Any) -> None:
-    """Make a stock task build worlds without pictures, everything else being stock code."""
+    """Make a stock task build worlds without pictures. Everything else is stock code."""
     task._build = MethodType(_build_light, task)
 
 

@@ -1,4 +1,4 @@
-"""A finite chain with verifier, fallback and abstention, small enough that its worst adversary can be computed."""
+"""A finite chain with verifier, fallback and abstention, and its best adversary by dynamic programming."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSpec:
-    """The chain in tables, one entry a state; the last state is the dangerous one.
+    """The chain in tables, with one entry per state. The last state is the dangerous one.
 
-    An action above `edge` moves one state up, one below `-edge` one down, any other stays. In state s the controller's
-    center is `centers[s]`, the verifier accepts actions in [`lows[s]`, `highs[s]`], and the fallback is `retreats[s]`.
+    An action above `edge` moves one state up, an action below `-edge` one state down, and any other stays. In state s
+    the controller's center is `centers[s]`, the verifier accepts actions in [`lows[s]`, `highs[s]`], and the fallback
+    is `retreats[s]`.
     """
 
     centers: tuple[float, ...] = (0.3, 0.2, 0.1, -0.1, 0.0)
@@ -73,7 +74,7 @@ class ChainSpec:
 
 
 class Chain(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
-    """Walk on the chain; reaching the dangerous state costs 1 and ends the episode. Observation: the state."""
+    """A walk on the chain. The dangerous state costs 1 and ends the episode. The observation is the state."""
 
     def __init__(self, spec: ChainSpec) -> None:
         self._chain = spec
@@ -85,7 +86,7 @@ class Chain(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, object]]:
-        """Begin at the start; the seed changes nothing."""
+        """Begin at the start. The seed changes nothing."""
         super().reset(seed=seed)
         self._state = self._chain.start
         return np.array([float(self._state)]), {}
@@ -123,14 +124,14 @@ class ChainVerifier:
     spec: ChainSpec
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
-        """Return which actions lie in the state's interval."""
+        """Return which actions are in the state's interval."""
         state = int(observation[0])
         return np.asarray((actions[:, 0] >= self.spec.lows[state]) & (actions[:, 0] <= self.spec.highs[state]))
 
 
 @dataclass(frozen=True, slots=True)
 class ChainFallback:
-    """The retreat of each state; the verifier may reject it, and then the program abstains."""
+    """The retreat of each state. The verifier may reject it, and then the program abstains."""
 
     spec: ChainSpec
 
@@ -154,14 +155,14 @@ def step_law(
 ) -> tuple[NDArray[np.float64], float]:
     """Return the probabilities of the next state, and of abstention, for one block with a shifted center.
 
-    Given the shared innovation the proposals are independent, so the first accepted one is drawn from the accepted
-    region's parts, and no proposal is accepted with the rejection probability to the power N; the shared innovation is
-    integrated by 96-point Gauss-Hermite quadrature.
+    Given the shared innovation, the proposals are independent. So the first accepted one follows the masses of the
+    parts of the accepted region, and with probability (rejection probability)^N none is accepted. The shared innovation
+    is integrated by 96-point Gauss-Hermite quadrature.
     """
     center = min(max(spec.centers[state], -1.0), 1.0) + shift
     means = center + schedule.sigma * math.sqrt(schedule.rho) * _NODES
     scale = schedule.sigma * math.sqrt(1.0 - schedule.rho)
-    # Candidates are clipped to [-1, 1]: an interval that reaches the box's edge takes in the whole tail.
+    # Candidates are clipped to [-1, 1], so an interval that reaches the edge of the box includes the whole tail.
     low = -math.inf if spec.lows[state] <= -1.0 else spec.lows[state]
     high = math.inf if spec.highs[state] >= 1.0 else spec.highs[state]
 
@@ -173,7 +174,7 @@ def step_law(
 
     down, stay, up = mass(-math.inf, -spec.edge), mass(-spec.edge, spec.edge), mass(spec.edge, math.inf)
     rejected = np.clip(1.0 - (down + stay + up), 0.0, 1.0)
-    # (1 - r^N) / (1 - r) as a sum: stable when nothing is rejected or everything.
+    # (1 - r^N) / (1 - r) as a sum, which is stable if nothing or everything is rejected.
     tries = sum((rejected**k for k in range(schedule.count)), np.zeros_like(rejected))
     law = np.zeros(len(spec.centers))
     for part, action in ((down, -1.0), (stay, 0.0), (up, 1.0)):
@@ -190,8 +191,8 @@ def step_law(
 class ChainSolution:
     """Values and choices of the best adversary that spends whole units of energy.
 
-    `values[t, s, e]` is the probability of reaching the horizon without danger or abstention from state s at step t
-    with e units left; `units[t, s, e]` is what the adversary spends, with the sign of its shift.
+    `values[t, s, e]` is the probability of reaching the horizon without danger or abstention, from state s at step t
+    with e units left. `units[t, s, e]` is what the adversary spends, with the sign of its shift.
     """
 
     values: NDArray[np.float64]
@@ -212,8 +213,8 @@ class ChainSolution:
 def solve(spec: ChainSpec, schedule: ProposalSchedule, *, horizon: int, units: int, unit: float) -> ChainSolution:
     """Solve the chain for an adversary with up to `units` units of energy of size `unit`.
 
-    The adversary is restricted to whole units, so its value is at least the infimum over all causal shift rules: a
-    certificate must lie below it.
+    The adversary is restricted to whole units, so its value is at least the infimum over all causal shift rules. A
+    certificate must be below it.
     """
     charge, size = schedule.charge, len(spec.centers)
     spends = np.arange(-units, units + 1)
@@ -233,7 +234,7 @@ def solve(spec: ChainSpec, schedule: ProposalSchedule, *, horizon: int, units: i
 
 
 class ChainAdversary:
-    """Plays a solution's choices: an adaptive shift rule whose exact value is known."""
+    """An adaptive shift rule that plays a solution's choices, so its exact value is known."""
 
     def __init__(self, solution: ChainSolution, units: int) -> None:
         self._solution, self._units, self._left = solution, units, units

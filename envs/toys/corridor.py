@@ -29,14 +29,14 @@ __all__ = [
 
 
 class Corridor(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
-    """A cart moves one cell a step along a corridor and steers sideways; at the end stands a post.
+    """A cart moves one cell per step along a corridor and steers sideways. At the end there is a post.
 
-    Its lateral position follows x[t+1] = x[t] + a[t]. After `horizon` steps, a position above `post` is a cost of 1,
-    any other one meets the goal. Nothing else is random: with Gaussian proposals around the center -gain * x[t], the
-    last position is Gaussian and the event "no cost" is a half-space of the innovations, the case in which the
-    comparison of the paper's theorem on adaptive trajectories is an equality.
+    Its lateral position follows x[t+1] = x[t] + a[t]. After `horizon` steps, a position above `post` costs 1, and any
+    other position meets the goal. Nothing else is random. With Gaussian proposals around the center -gain * x[t], the
+    last position is Gaussian, and the event "no cost" is a half-space of the innovations. In that case the comparison
+    of the paper's theorem on adaptive trajectories is an equality.
 
-    Observation: lateral position, steps left.
+    The observation is the lateral position and the number of steps left.
     """
 
     def __init__(self, *, horizon: int = 10, post: float = 0.5, start: float = 0.0) -> None:
@@ -51,13 +51,13 @@ class Corridor(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, object] | None = None
     ) -> tuple[NDArray[np.float64], dict[str, object]]:
-        """Begin at the start; the seed changes nothing."""
+        """Begin at the start. The seed changes nothing."""
         super().reset(seed=seed)
         self._x, self._t = self._start, 0
         return self._observation(), {}
 
     def step(self, action: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, bool, bool, dict[str, object]]:
-        """Steer by the action; the post is passed or hit at the last step."""
+        """Steer by the action. At the last step the cart passes the post or hits it."""
         self._x += float(action[0])
         self._t += 1
         is_last = self._t == self._horizon
@@ -104,7 +104,7 @@ def make_steering(*, gain: float = 0.2) -> Steering:
 
 
 class average:  # noqa: N801  # made in protocol files like a function
-    """Candidate map: every candidate is the mean of the block, the statistic that loses nothing about a shift."""
+    """A candidate map. Every candidate is the mean of the block, which keeps all information about a shift."""
 
     def __call__(self, block: Vector) -> Vector:
         """Return the block with each row replaced by the mean row."""
@@ -112,7 +112,7 @@ class average:  # noqa: N801  # made in protocol files like a function
 
 
 def _weights(horizon: int, gain: float) -> NDArray[np.float64]:
-    """How much an innovation of step t moves the last position: (1 - gain) ** (horizon - 1 - t)."""
+    """Return how much an innovation of step t moves the last position: (1 - gain) ** (horizon - 1 - t)."""
     return np.asarray((1.0 - gain) ** np.arange(horizon - 1, -1, -1, dtype=np.float64))
 
 
@@ -130,8 +130,8 @@ def nominal_probability(*, horizon: int, post: float, start: float, gain: float,
 def worst_shifts(*, horizon: int, gain: float, budget: float) -> NDArray[np.float64]:
     """Return the shifts of Euclidean budget `budget` that lower the passing probability most, shape (horizon, 1).
 
-    They are proportional to the weights: then the last position moves by budget * |weights|, in its own standard
-    deviations by mu = sqrt(kappa) * budget / sigma, which is the theorem's bound; no adaptive rule does better.
+    They are proportional to the weights. Then the last position moves by budget * |weights|. In its own standard
+    deviations that is mu = sqrt(kappa) * budget / sigma, which is the theorem's bound. No adaptive rule does better.
     """
     weights = _weights(horizon, gain)
     return (budget * weights / np.linalg.norm(weights))[:, None]
@@ -139,7 +139,7 @@ def worst_shifts(*, horizon: int, gain: float, budget: float) -> NDArray[np.floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstShift:
-    """Spend the allowance as `worst_shifts` does, step by step: the strongest causal attack on this corridor."""
+    """Spend the allowance as `worst_shifts` does, step by step. It is the strongest causal attack on this corridor."""
 
     gain: float
 
@@ -158,7 +158,7 @@ class WorstShift:
 def simulate(
     noise: NDArray[np.float64], shifts: NDArray[np.float64], *, gain: float, start: float = 0.0
 ) -> NDArray[np.float64]:
-    """Return the last positions of many trajectories at once.
+    """Return the last positions of many trials at once.
 
     Args:
         noise: what the block adds to its center, shape (trials, horizon).

@@ -1,4 +1,4 @@
-"""Drawings of our own environments' trajectories, for reports."""
+"""Drawings of the corridor's trials, for reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def corridor(protocol: Protocol, arm: Arm, shown: Sequence[Shown]) -> Panel:
     post, start = _number(arguments.get("post", 0.5)), _number(arguments.get("start", 0.0))
     groups = []
     for part in shown:
-        # The public trace holds actions, not states; in the corridor the position is their running sum.
+        # The public trace holds actions, not states. In the corridor the position is their running sum.
         positions = [np.append(start, start + np.nancumsum(trace.actions[:, 0])) for trace in part.traces]
         paths = tuple(np.column_stack([np.arange(len(run)), run]) for run in positions)
         whole = [run for run in positions if len(run) == protocol.horizon + 1]
