@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.rounding import fraction_upper
 
-__all__ = ["ProposalSchedule", "Schedules", "as_schedules", "kappa", "rho_for_multiplier", "schedule_at"]
+__all__ = ["ProposalSchedule", "Schedule", "as_schedule", "kappa", "rho_for_multiplier", "schedule_at"]
 
 
 def kappa(count: int, rho: float) -> float:
@@ -131,36 +131,36 @@ class ProposalSchedule:
 
 
 # One block for every step, or one per step.
-Schedules = ProposalSchedule | tuple[ProposalSchedule, ...]
+Schedule = ProposalSchedule | tuple[ProposalSchedule, ...]
 
 
-def as_schedules(schedules: ProposalSchedule | Sequence[ProposalSchedule]) -> Schedules:
+def as_schedule(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> Schedule:
     """Return one block as it is, and several as a non-empty tuple.
 
     Raises:
         TypeError: an entry is not a ProposalSchedule, or there is none.
     """
-    if isinstance(schedules, ProposalSchedule):
-        return schedules
-    fixed = tuple(schedules)
-    if not fixed or not all(isinstance(schedule, ProposalSchedule) for schedule in fixed):
-        raise TypeError(f"`schedules` must hold at least one ProposalSchedule and nothing else, got {schedules!r}.")
+    if isinstance(schedule, ProposalSchedule):
+        return schedule
+    fixed = tuple(schedule)
+    if not fixed or not all(isinstance(entry, ProposalSchedule) for entry in fixed):
+        raise TypeError(f"`schedule` must hold at least one ProposalSchedule and nothing else, got {schedule!r}.")
     return fixed
 
 
-def schedule_at(schedules: Schedules, t: int) -> ProposalSchedule:
+def schedule_at(schedule: Schedule, t: int) -> ProposalSchedule:
     """Return the block of step `t`.
 
     Raises:
         ValueError: the schedule has one block per step and ends before `t`.
     """
-    if isinstance(schedules, ProposalSchedule):
-        return schedules
-    if not 0 <= t < len(schedules):
+    if isinstance(schedule, ProposalSchedule):
+        return schedule
+    if not 0 <= t < len(schedule):
         raise ValueError(
-            f"`t` must be in [0, {len(schedules)}), got {t}. Give a schedule for every step of the horizon."
+            f"`t` must be in [0, {len(schedule)}), got {t}. Give a schedule for every step of the horizon."
         )
-    return schedules[t]
+    return schedule[t]
 
 
 def _block(count: object, rho: object) -> tuple[int, float]:

@@ -29,16 +29,16 @@ class Attack:
     Args:
         rule: the shift rule.
         limit: greatest energy along a trajectory, mu squared.
-        schedules: the schedules of the attacked arm.
+        schedule: the schedule of the attacked arm.
     """
 
     def __init__(
-        self, *, rule: ShiftRule, limit: float, schedules: ProposalSchedule | Sequence[ProposalSchedule]
+        self, *, rule: ShiftRule, limit: float, schedule: ProposalSchedule | Sequence[ProposalSchedule]
     ) -> None:
         if not isinstance(rule, ShiftRule):
             raise TypeError(f"`rule` must have `reset()` and `shift(history, rng, *, allowance)`, got {rule!r}.")
         self._rule = rule
-        self._ledger = EnergyLedger(limit=limit, schedules=schedules)
+        self._ledger = EnergyLedger(limit=limit, schedule=schedule)
         self._past = PublicPast()
         self._rng: np.random.Generator | None = None
         self._last: ShiftRecord | None = None
@@ -49,9 +49,9 @@ class Attack:
         return self._ledger.limit
 
     @property
-    def schedules(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
-        """The schedules that its ledger charges by."""
-        return self._ledger.schedules
+    def schedule(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
+        """The schedule that its ledger charges by."""
+        return self._ledger.schedule
 
     @property
     def last(self) -> ShiftRecord | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.rounding import fraction_lower, fraction_upper
-from ccfs.certificates.schedule import ProposalSchedule, as_schedules, schedule_at
+from ccfs.certificates.schedule import ProposalSchedule, as_schedule, schedule_at
 from ccfs.runtime.interfaces import Vector
 
 __all__ = ["EnergyLedger", "EnergyRefusedError", "energy_limit"]
@@ -34,12 +34,12 @@ class EnergyLedger:
 
     Args:
         limit: the greatest energy, mu squared, at least 0.
-        schedules: one schedule, or one per step.
+        schedule: one schedule, or one per step.
     """
 
-    def __init__(self, *, limit: float, schedules: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
+    def __init__(self, *, limit: float, schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
         self._limit = checks.nonnegative("limit", limit)
-        self._schedules = as_schedules(schedules)
+        self._schedule = as_schedule(schedule)
         self._charges: dict[ProposalSchedule, Fraction] = {}
         self._spent = Fraction(0)
         self._next = 0
@@ -50,9 +50,9 @@ class EnergyLedger:
         return self._limit
 
     @property
-    def schedules(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
+    def schedule(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
         """One schedule, or one per step."""
-        return self._schedules
+        return self._schedule
 
     @property
     def spent(self) -> float:
@@ -102,7 +102,7 @@ class EnergyLedger:
         return self._charge(t) * squared_norm(shift)
 
     def _charge(self, t: int) -> Fraction:
-        schedule = schedule_at(self._schedules, t)
+        schedule = schedule_at(self._schedule, t)
         if schedule not in self._charges:
             self._charges[schedule] = Fraction(schedule.charge)
         return self._charges[schedule]

@@ -141,7 +141,7 @@ def _energy_faults(
         return
     limit = attack_limit(attack, arm)
     for trial, group in groupby(shifts, key=lambda shift: shift.trial):
-        ledger = EnergyLedger(limit=limit, schedules=arm.schedule.schedules)
+        ledger = EnergyLedger(limit=limit, schedule=arm.schedule.blocks)
         for shift in group:
             try:
                 energy = ledger.commit(shift.t, np.array(shift.shift))

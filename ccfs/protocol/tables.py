@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
-from ccfs.certificates.schedule import ProposalSchedule, Schedules
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
 from ccfs.protocol.registry import ALL_OF, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
@@ -184,7 +184,7 @@ class ScheduleSpec(Part):
     )
 
     @property
-    def schedules(self) -> Schedules:
+    def blocks(self) -> Schedule:
         """The schedules as the runtime takes them."""
         if isinstance(self.action, BlockSpec):
             return self.action.schedule

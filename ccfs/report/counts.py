@@ -259,7 +259,7 @@ def proposal_bins(count: int) -> list[tuple[str, int]]:
 
 def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> Sources:
     """Count each step's source over the trials of an arm. A trial that abstained stays counted as abstained."""
-    schedules = arm.schedule.schedules
+    schedules = arm.schedule.blocks
     block = max(entry.count for entry in schedules) if isinstance(schedules, tuple) else schedules.count
     bins = proposal_bins(block)
     fallbacks = [f"fallback {part.name}" for part in protocol.program.fallbacks]

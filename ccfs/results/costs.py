@@ -95,7 +95,7 @@ def _curve(
             delta=protocol.claim.delta,
             family=family,
             target=protocol.claim.target,
-            schedule=arm.schedule.schedules,
+            schedule=arm.schedule.blocks,
             bound=protocol.bound,
             event=f"total cost at most {at:g}",
         )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import ProposalSchedule, as_schedules
+from ccfs.certificates.schedule import ProposalSchedule, as_schedule
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.verify import verify
@@ -89,7 +89,7 @@ def certify_policy(
     allowed = AcceptAll() if verifier is None else verifier  # an empty container of rules is a verifier too
     program = CausalProgram.for_space(env.action_space, verifier=allowed, fallbacks=fallbacks)
     wrapped = ProposalWrapper(
-        env, program=program, schedules=schedule, seed=seed, horizon=horizon, resolution=resolution
+        env, program=program, schedule=schedule, seed=seed, horizon=horizon, resolution=resolution
     )
     check_horizon(env, horizon, name="env")
     # The claim's own numbers are checked before hours of rollouts, and so are the parts by one step of their own.
@@ -204,7 +204,7 @@ def _try_one_step(
         controller.reset()
         return controller.center(observation)
 
-    try_step(wrapped, ask, schedules=[as_schedules(schedule)], root=seed, taken=(), events=events, names=names)
+    try_step(wrapped, ask, schedules=[as_schedule(schedule)], root=seed, taken=(), events=events, names=names)
 
 
 def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:

@@ -39,11 +39,10 @@ Made = TypeVar("Made")
 def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
     """Return the wrapped environment and the controller of one arm, freshly made."""
     env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, "environment", gymnasium.Env))
-    schedules = arm.schedule.schedules
     wrapped = ProposalWrapper(
         env,
         program=build_program(protocol, env),
-        schedules=schedules,
+        schedule=arm.schedule.blocks,
         seed=protocol.seed,
         horizon=protocol.horizon,
         attack=None if attack is None else build_attack(protocol, attack, arm),
@@ -94,12 +93,12 @@ def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
     key = f"attacks.{protocol.attacks.index(spec)}"
     reference = Reference(make=spec.rule, arguments=spec.arguments)
     rule = cast(ShiftRule, _make(key, reference, "attack", ShiftRule))
-    return Attack(rule=rule, limit=attack_limit(spec, arm), schedules=arm.schedule.schedules)
+    return Attack(rule=rule, limit=attack_limit(spec, arm), schedule=arm.schedule.blocks)
 
 
 def attack_limit(spec: AttackSpec, arm: Arm) -> float:
     """Return an attack's limit in the arm's own energy."""
-    schedules = arm.schedule.schedules
+    schedules = arm.schedule.blocks
     if spec.budget is not None and isinstance(schedules, ProposalSchedule):
         return energy_limit(spec.budget, schedules)
     return spec.energy or 0.0

@@ -61,7 +61,7 @@ def certificate(
         delta=protocol.claim.delta,
         family=protocol.family,
         target=protocol.claim.target,
-        schedule=arm.schedule.schedules,
+        schedule=arm.schedule.blocks,
         bound=bound or protocol.bound,
         event=event,
     )

@@ -11,7 +11,7 @@ from itertools import count, islice
 
 import numpy as np
 
-from ccfs.certificates.schedule import Schedules, schedule_at
+from ccfs.certificates.schedule import Schedule, schedule_at
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
@@ -81,7 +81,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
                 try_step(
                     wrapped,
                     _guarded(controller, names.controller),
-                    schedules=[part.schedules for part in protocol.schedules],
+                    schedules=[part.blocks for part in protocol.schedules],
                     root=protocol.seed,
                     taken=taken,
                     events=events,
@@ -98,7 +98,7 @@ def try_step(
     wrapped: ProposalWrapper,
     ask: Ask,
     *,
-    schedules: Sequence[Schedules],
+    schedules: Sequence[Schedule],
     root: int,
     taken: Container[int],
     events: Mapping[str, Event],

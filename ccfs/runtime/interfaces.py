@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.certificates.schedule import Schedules
+from ccfs.certificates.schedule import Schedule
 from ccfs.runtime.history import PublicHistory, PublicStep
 
 __all__ = [
@@ -118,8 +118,8 @@ class CausalAttack(Protocol):
     """What the wrapper asks of an attack: commit the shift of a step before the step's block is drawn."""
 
     @property
-    def schedules(self) -> Schedules:
-        """The schedules by which shifts are charged."""
+    def schedule(self) -> Schedule:
+        """The schedule by which shifts are charged."""
         ...
 
     @property

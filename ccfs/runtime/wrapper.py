@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import ProposalSchedule, Schedules, as_schedules, schedule_at
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule, schedule_at
 from ccfs.runtime.environment import Info, Signals, inner_step
 from ccfs.runtime.grid import Grid
 from ccfs.runtime.history import PublicStep
@@ -41,7 +41,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     Args:
         env: environment with a Box action space of shape (d,) and array observations; five or six return values.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
-        schedules: one proposal schedule, or one per step.
+        schedule: one proposal schedule, or one per step.
         seed: root seed of the wrapper's own streams. Their key is this seed, the last reset seed and the number of
             episodes since. Two experiments with the same three share their noise: give each its own `seed`.
         horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
@@ -56,14 +56,14 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         env: Env,
         *,
         program: CausalProgram,
-        schedules: ProposalSchedule | Sequence[ProposalSchedule],
+        schedule: ProposalSchedule | Sequence[ProposalSchedule],
         seed: int,
         horizon: int | None = None,
         attack: CausalAttack | None = None,
         signals: Signals | None = None,
         resolution: float | None = None,
     ) -> None:
-        fixed = as_schedules(schedules)
+        fixed = as_schedule(schedule)
         if not isinstance(program, CausalProgram):
             raise TypeError(f"`program` must be a CausalProgram, got {program!r}. See CausalProgram.for_space.")
         space: object = env.observation_space
@@ -75,12 +75,12 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             )
         _check_actions(env.action_space, program)
         _check_scales(fixed, program)
-        if attack is not None and attack.schedules != fixed:
-            raise ValueError("`attack` must charge by the wrapper's own schedules, got other ones.")
+        if attack is not None and attack.schedule != fixed:
+            raise ValueError("`attack` must charge by the wrapper's own schedule, got another one.")
         if isinstance(fixed, tuple):
             horizon = len(fixed) if horizon is None else horizon
             if not horizon <= len(fixed):
-                raise ValueError(f"`schedules` must cover `horizon` {horizon}, got {len(fixed)} entries.")
+                raise ValueError(f"`schedule` must cover `horizon` {horizon}, got {len(fixed)} entries.")
         if horizon is not None:
             checks.count("horizon", horizon, minimum=1)
         if attack is not None and horizon is None:
@@ -88,7 +88,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         checks.count("seed", seed)
         grid = Grid(resolution)
         super().__init__(env)
-        self._program, self._schedules, self._horizon = program, fixed, horizon
+        self._program, self._schedule, self._horizon = program, fixed, horizon
         self._attack, self._signals = attack, Signals() if signals is None else signals
         self._selector, self._dtype = Selector(program), np.dtype(program.dtype)
         self._grid = grid
@@ -165,7 +165,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         if self._attack is not None and self._horizon is not None:
             drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
         self._is_done = True  # stays so if anything from here on raises: no second block is drawn for this step
-        block = schedule_at(self._schedules, self._t).sample_block(drawn_around, self._rng)
+        block = schedule_at(self._schedule, self._t).sample_block(drawn_around, self._rng)
         self._selector.observe(self._observation)
         selection = self._selector.select(self._observation, center, block)
         if selection.action is None:
@@ -245,13 +245,13 @@ def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> No
         )
 
 
-def _check_scales(schedules: Schedules, program: CausalProgram) -> None:
+def _check_scales(schedule: Schedule, program: CausalProgram) -> None:
     """Refuse noise so small beside the action box that rounding, which no certificate speaks of, is as large."""
     bounds = np.abs(np.concatenate([program.low, program.high]))
     least = _LEAST_SCALE * max([float(bound) for bound in bounds if np.isfinite(bound)], default=1.0)
-    smallest = min(part.sigma for part in (schedules if isinstance(schedules, tuple) else (schedules,)))
+    smallest = min(part.sigma for part in (schedule if isinstance(schedule, tuple) else (schedule,)))
     if not smallest >= least:
         raise ValueError(
-            f"`schedules` must have a sigma of at least {least:.3g}, 2^-40 of the action box, got {smallest:g}: "
+            f"`schedule` must have a sigma of at least {least:.3g}, 2^-40 of the action box, got {smallest:g}: "
             "proposals would be rounded to their center."
         )

@@ -126,7 +126,7 @@ def ladder_budget(protocol: Protocol, arm: Arm, row: TableRow, event: str, targe
         delta=protocol.claim.delta,
         family=protocol.family,
         target=target,
-        schedule=arm.schedule.schedules,
+        schedule=arm.schedule.blocks,
         bound=protocol.bound,
         event=event,
     )

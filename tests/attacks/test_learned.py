@@ -87,7 +87,7 @@ def test_rule_stays_within_its_ledger_and_repeats_itself(name, seed, budget):
     runs = []
     for _ in range(2):
         rng = np.random.default_rng(seed)
-        ledger = EnergyLedger(limit=SCHEDULE.charge * budget**2, schedules=SCHEDULE)
+        ledger = EnergyLedger(limit=SCHEDULE.charge * budget**2, schedule=SCHEDULE)
         rule.reset()
         shifts = []
         for t in range(12):
@@ -124,7 +124,7 @@ def test_danger_refuses_what_is_no_point_observation(wrong):
 
 def test_danger_burst_waits_spends_all_in_its_steps_and_is_done():
     rule = DangerBurstShift(threshold=2.0, sigma=0.2, steps=3)
-    ledger = EnergyLedger(limit=SCHEDULE.charge * 0.1**2, schedules=SCHEDULE)
+    ledger = EnergyLedger(limit=SCHEDULE.charge * 0.1**2, schedule=SCHEDULE)
     spent = []
     for t in range(8):
         seen = observation(ahead=0.9, speed=1.0) if t >= 2 else observation(ahead=0.2)
@@ -201,7 +201,7 @@ def test_networks_with_wrong_shapes_are_refused():
         LearnedShift(actor=random_network(1, 64))
     with pytest.raises(ValueError, match="3 outputs to be an adversary"):
         call(LearnedShift(actor=random_network(4, 64)), history())
-    attack = Attack(rule=LearnedShift(actor=random_network(3, 10)), limit=1.0, schedules=SCHEDULE)
+    attack = Attack(rule=LearnedShift(actor=random_network(3, 10)), limit=1.0, schedule=SCHEDULE)
     attack.begin(np.random.default_rng(0))
     with pytest.raises(AttackError, match="`observation` must have shape"):
         attack.commit(0, 500, observation(), np.zeros(2))
@@ -251,7 +251,7 @@ class _Named:
     def __init__(self, *attacks):
         self.attacks = attacks
         self.schedule = self
-        self.schedules = SCHEDULE
+        self.blocks = SCHEDULE
 
 
 @pytest.mark.parametrize(

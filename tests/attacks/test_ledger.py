@@ -35,7 +35,7 @@ def exact_energy(schedule, shift):
     limit=st.floats(0, 1e4),
 )
 def test_ledger_never_understates_and_never_exceeds_the_limit_on_varying_schedules(steps, limit):
-    ledger = EnergyLedger(limit=limit, schedules=[schedule for schedule, _ in steps])
+    ledger = EnergyLedger(limit=limit, schedule=[schedule for schedule, _ in steps])
     truth = Fraction(0)
     for t, (schedule, shift) in enumerate(steps):
         before = ledger.spent
@@ -57,7 +57,7 @@ def test_ledger_never_understates_and_never_exceeds_the_limit_on_varying_schedul
 @settings(max_examples=200, deadline=None)
 @given(schedule=schedules, limit=st.floats(0, 100), direction=shifts)
 def test_ledger_allowance_is_accepted_and_the_next_norm_is_not(schedule, limit, direction):
-    ledger = EnergyLedger(limit=limit, schedules=schedule)
+    ledger = EnergyLedger(limit=limit, schedule=schedule)
     allowance = ledger.allowance(0)
     with pytest.raises(EnergyRefusedError):
         ledger.commit(0, np.array([math.nextafter(allowance, math.inf)]))
@@ -81,7 +81,7 @@ def test_fit_without_a_direction_is_zero(direction):
 
 
 def test_ledger_refusal_changes_nothing_and_a_smaller_shift_still_fits():
-    ledger = EnergyLedger(limit=1.0, schedules=ONE)  # charge 4: norm 0.5 spends everything
+    ledger = EnergyLedger(limit=1.0, schedule=ONE)  # charge 4: norm 0.5 spends everything
     ledger.commit(0, np.array([0.3, 0.0]))
     spent = ledger.spent
     with pytest.raises(EnergyRefusedError, match=r"greatest norm accepted here is 0\.[34]"):
@@ -92,7 +92,7 @@ def test_ledger_refusal_changes_nothing_and_a_smaller_shift_still_fits():
 
 @pytest.mark.parametrize("bad", [[np.nan], [np.inf, 0.0], [[1.0]]])
 def test_ledger_refuses_nonfinite_and_leaves_state(bad):
-    ledger = EnergyLedger(limit=1e300, schedules=ONE)
+    ledger = EnergyLedger(limit=1e300, schedule=ONE)
     with pytest.raises(ValueError, match="finite vector"):
         ledger.commit(0, np.array(bad))
     assert ledger.spent == 0.0
@@ -100,7 +100,7 @@ def test_ledger_refuses_nonfinite_and_leaves_state(bad):
 
 
 def test_ledger_charges_each_step_once_and_in_order():
-    ledger = EnergyLedger(limit=10.0, schedules=[ONE, ONE])
+    ledger = EnergyLedger(limit=10.0, schedule=[ONE, ONE])
     with pytest.raises(ValueError, match="`t` must be 0"):
         ledger.commit(1, np.array([0.1]))
     ledger.commit(0, np.array([0.1]))
@@ -114,14 +114,14 @@ def test_ledger_charges_each_step_once_and_in_order():
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), -1e-9])
 def test_ledger_refuses_bad_limits(limit):
     with pytest.raises(ValueError, match="`limit`"):
-        EnergyLedger(limit=limit, schedules=ONE)
+        EnergyLedger(limit=limit, schedule=ONE)
 
 
 def test_ledger_holds_the_papers_shift_for_500_steps():
     # Paper, learned-controller evaluation: norm 0.02/sqrt(500) a step under B = 0.02, charge 26.25.
     limit = energy_limit(0.02, FOUR)
     assert limit == pytest.approx(26.25 * 0.0004, rel=1e-12)
-    ledger = EnergyLedger(limit=limit, schedules=FOUR)
+    ledger = EnergyLedger(limit=limit, schedule=FOUR)
     for t in range(500):
         norm = min(0.02 / math.sqrt(500), ledger.allowance(t))
         ledger.commit(t, fit(np.array([-0.7, 0.2]), norm))
@@ -131,7 +131,7 @@ def test_ledger_holds_the_papers_shift_for_500_steps():
 
 def test_ledger_refuses_an_excess_below_every_rounding_of_the_limit():
     # Charge 4 exactly: 4 * (0.5^2 + 2^-64) = 1 + 2^-62, which no double tells from 1.
-    ledger = EnergyLedger(limit=1.0, schedules=ONE)
+    ledger = EnergyLedger(limit=1.0, schedule=ONE)
     with pytest.raises(EnergyRefusedError):
         ledger.commit(0, np.array([0.5, 2.0**-32]))
     assert ledger.spent == 0.0
@@ -154,7 +154,7 @@ def test_energy_limit_of_a_budget_whose_energy_is_no_double_is_below_it():
 
 
 def test_ledger_reset_begins_again_at_step_0_with_nothing_spent():
-    ledger = EnergyLedger(limit=1.0, schedules=[ONE, ONE])
+    ledger = EnergyLedger(limit=1.0, schedule=[ONE, ONE])
     for _ in range(3):
         assert (ledger.spent, ledger.remaining) == (0.0, 1.0)
         ledger.commit(0, np.array([0.5]))

@@ -36,7 +36,7 @@ RULES = [
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_shift_rule_stays_within_its_ledger_over_a_whole_horizon(rule):
     assert isinstance(rule, ShiftRule)
-    ledger = EnergyLedger(limit=0.7, schedules=SCHEDULE)
+    ledger = EnergyLedger(limit=0.7, schedule=SCHEDULE)
     rng = np.random.default_rng(0)
     rule.reset()
     for t in range(10):
@@ -70,7 +70,7 @@ def test_greedy_shift_refuses_a_critic_that_answers_nan():
 
 
 def test_scripted_shift_that_overspends_is_refused_by_the_ledger():
-    ledger = EnergyLedger(limit=0.1, schedules=SCHEDULE)
+    ledger = EnergyLedger(limit=0.1, schedule=SCHEDULE)
     shift = ScriptedShift(shifts=((5.0, 0.0),)).shift(history(), np.random.default_rng(0), allowance=0.1)
     with pytest.raises(EnergyRefusedError):
         ledger.commit(0, shift)

@@ -185,7 +185,7 @@ def test_wrapper_draws_no_second_block_for_a_step_that_was_interrupted():
 
     env = Line()
     program = CausalProgram.for_space(env.action_space, verifier=Interrupting())
-    wrapped = ProposalWrapper(env, program=program, schedules=BLOCK, seed=0)
+    wrapped = ProposalWrapper(env, program=program, schedule=BLOCK, seed=0)
     wrapped.reset(seed=0)
     with pytest.raises(KeyboardInterrupt):
         wrapped.step(np.zeros(2))
@@ -197,15 +197,15 @@ def test_wrapper_refuses_a_program_that_leaves_the_action_space():
     env = Line(dtype=np.float32)
     wide = CausalProgram(low=[-5.0, -5.0], high=[5.0, 5.0], verifier=AcceptAll(), dtype="float32")
     with pytest.raises(ValueError, match="`program` must keep to the action box"):
-        ProposalWrapper(env, program=wide, schedules=BLOCK, seed=0)
+        ProposalWrapper(env, program=wide, schedule=BLOCK, seed=0)
     double = CausalProgram(low=[-1.0, -1.0], high=[1.0, 1.0], verifier=AcceptAll(), dtype="float64")
     with pytest.raises(ValueError, match="`program` must have the action precision"):
-        ProposalWrapper(env, program=double, schedules=BLOCK, seed=0)
+        ProposalWrapper(env, program=double, schedule=BLOCK, seed=0)
 
 
 def test_wrapper_refuses_an_attack_that_charges_by_other_schedules():
     env = Line()
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
-    cheap = Attack(rule=NoShift(), limit=1.0, schedules=ProposalSchedule(count=2, sigma=100.0))
+    cheap = Attack(rule=NoShift(), limit=1.0, schedule=ProposalSchedule(count=2, sigma=100.0))
     with pytest.raises(ValueError, match="`attack` must charge by the wrapper's own schedules"):
-        ProposalWrapper(env, program=program, schedules=BLOCK, seed=0, horizon=5, attack=cheap)
+        ProposalWrapper(env, program=program, schedule=BLOCK, seed=0, horizon=5, attack=cheap)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccfs.certificates.schedule import ProposalSchedule, as_schedules, kappa, rho_for_multiplier, schedule_at
+from ccfs.certificates.schedule import ProposalSchedule, as_schedule, kappa, rho_for_multiplier, schedule_at
 
 ONE = ProposalSchedule(count=1, sigma=0.2 / math.sqrt(1.05))
 FOUR = ProposalSchedule(count=4, sigma=0.2, rho=59 / 63)
@@ -73,15 +73,15 @@ def test_proposal_schedule_block_has_the_stated_covariance() -> None:
 
 
 def test_schedule_at_gives_one_block_for_every_step_or_one_per_step() -> None:
-    assert schedule_at(as_schedules(FOUR), 10**6) is FOUR
-    assert [schedule_at(as_schedules([ONE, FOUR]), t) for t in (0, 1)] == [ONE, FOUR]
+    assert schedule_at(as_schedule(FOUR), 10**6) is FOUR
+    assert [schedule_at(as_schedule([ONE, FOUR]), t) for t in (0, 1)] == [ONE, FOUR]
 
 
 def test_schedules_refuse_empty_and_foreign() -> None:
     with pytest.raises(TypeError, match="at least one"):
-        as_schedules([])
+        as_schedule([])
     with pytest.raises(TypeError, match="nothing else, got 'four'"):
-        as_schedules("four")
+        as_schedule("four")
     with pytest.raises(ValueError, match="every step of the horizon"):
         schedule_at((ONE,), 1)
 

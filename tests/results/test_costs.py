@@ -56,7 +56,7 @@ def test_costs_are_clopper_pearson_at_delta_over_arms_and_points(paid):
             lower = study.curves[arm.name].lower_at(at, budget=0.0)
             assert lower == pytest.approx(expected, rel=1e-9)
             shifted = study.curves[arm.name].lower_at(at, budget=0.1)
-            mu = 0.1 * math.sqrt(arm.schedule.schedules.charge)
+            mu = 0.1 * math.sqrt(arm.schedule.blocks.charge)
             assert shifted == pytest.approx(norm.cdf(norm.ppf(expected) - mu), rel=1e-6)
 
 

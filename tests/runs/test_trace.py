@@ -27,7 +27,7 @@ FOUR = ProposalSchedule(count=4, sigma=0.2, rho=0.5)
 def trial(env=None, *, attack=None, verifier=None, horizon=30, stop=StopRule(), number=0, controller=None):  # noqa: B008
     env = env or Line()
     program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll())
-    wrapped = ProposalWrapper(env, program=program, schedules=FOUR, seed=0, horizon=horizon, attack=attack)
+    wrapped = ProposalWrapper(env, program=program, schedule=FOUR, seed=0, horizon=horizon, attack=attack)
     streams = Streams(protocol="test", root=5, arm="a", trial=number, reset_seed=11 + number)
     return run_trial(wrapped, controller or Push(), horizon=horizon, stop=stop, streams=streams)
 
@@ -40,7 +40,7 @@ def stored(recorder, row):
 
 def test_trial_zero_shift_gives_byte_identical_traces():
     nominal, row = trial()
-    shifted, shifted_row = trial(attack=Attack(rule=NoShift(), limit=1.0, schedules=FOUR))
+    shifted, shifted_row = trial(attack=Attack(rule=NoShift(), limit=1.0, schedule=FOUR))
     assert parquet_bytes(table_of(StepRow, nominal.steps, 2)) == parquet_bytes(table_of(StepRow, shifted.steps, 2))
     assert row == shifted_row
     assert nominal.shifts == []
@@ -49,7 +49,7 @@ def test_trial_zero_shift_gives_byte_identical_traces():
 
 def test_trial_shift_changes_the_chain_and_stays_in_the_private_log():
     nominal, row = trial()
-    shifted, shifted_row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedules=FOUR))
+    shifted, shifted_row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedule=FOUR))
     assert row.chain != shifted_row.chain
     assert [step.center for step in nominal.steps] == [step.center for step in shifted.steps]
     assert shifted.shifts[-1].spent <= 4.0
@@ -61,7 +61,7 @@ def test_step_schema_has_no_field_that_tells_the_arm():
 
 
 def test_tables_round_trip_and_are_deterministic():
-    recorder, row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedules=FOUR), verifier=None)
+    recorder, row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedule=FOUR), verifier=None)
     first = parquet_bytes(table_of(StepRow, recorder.steps, 2))
     assert first == parquet_bytes(table_of(StepRow, list(recorder.steps), 2))
     assert lines_of(StepRow, read_parquet(first)) == recorder.steps
@@ -171,7 +171,7 @@ def test_trial_crashing_controller_is_a_crash_with_the_kind_of_error():
 
 def test_trial_broken_shift_rule_is_not_counted_but_raised():
     with pytest.raises(AttackError):
-        trial(attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0, 0.0),)), limit=1.0, schedules=FOUR))
+        trial(attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0, 0.0),)), limit=1.0, schedule=FOUR))
 
 
 def test_trial_shift_rule_that_exits_is_not_counted_but_raised():
@@ -183,7 +183,7 @@ def test_trial_shift_rule_that_exits_is_not_counted_but_raised():
             sys.exit(0)
 
     with pytest.raises(AttackError):
-        trial(attack=Attack(rule=Exits(), limit=1.0, schedules=FOUR))
+        trial(attack=Attack(rule=Exits(), limit=1.0, schedule=FOUR))
 
 
 def test_tables_size_of_the_papers_study_stays_under_250_megabytes():

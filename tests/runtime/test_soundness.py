@@ -71,7 +71,7 @@ def count(program_parts, schedule, horizon, level, attack):
     """Trials that stay below the level at every step without abstaining."""
     env = Line(noise=0.02)
     program = CausalProgram.for_space(env.action_space, **program_parts)
-    wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=horizon, attack=attack)
+    wrapped = ProposalWrapper(env, program=program, schedule=schedule, seed=0, horizon=horizon, attack=attack)
     hits = 0
     for trial in range(TRIALS):
         # The attacked trials have their own streams: the two counts are independent.
@@ -95,7 +95,7 @@ def test_random_programs_never_fall_below_their_certificate(schedule, rule, entr
     # False-alarm rate: at most 2e-6 an example (one delta for each count), 4e-5 in all.
     parts = {"verifier": BoxVerifier(low=(-width, -width), high=(width, width)), "fallbacks": entries}
     nominal = count(parts, schedule, horizon, level, None)
-    attack = Attack(rule=rule, limit=energy_limit(budget, schedule), schedules=schedule)
+    attack = Attack(rule=rule, limit=energy_limit(budget, schedule), schedule=schedule)
     attacked = count(parts, schedule, horizon, level, attack)
     proof = certify_event(
         nominal, TRIALS, delta=DELTA, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
@@ -140,7 +140,7 @@ def test_runtime_attack_attains_the_certificate_so_that_an_overstated_one_would_
     def below(attack):
         env = Sum()
         program = CausalProgram.for_space(env.action_space, verifier=BoxVerifier(low=(-99.0,), high=(99.0,)))
-        wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=horizon, attack=attack)
+        wrapped = ProposalWrapper(env, program=program, schedule=schedule, seed=0, horizon=horizon, attack=attack)
         hits = 0
         for trial in range(trials):
             arm = "nominal" if attack is None else "attacked"
@@ -150,7 +150,7 @@ def test_runtime_attack_attains_the_certificate_so_that_an_overstated_one_would_
         return hits
 
     nominal = below(None)
-    attacked = below(Attack(rule=ConstantShift(direction=(1.0,)), limit=mu**2, schedules=schedule))
+    attacked = below(Attack(rule=ConstantShift(direction=(1.0,)), limit=mu**2, schedule=schedule))
     proof = certify_event(
         nominal, trials, delta=delta, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
     )

@@ -24,10 +24,10 @@ CENTER = np.array([0.8, 0.1])
 NOBODY = BoxVerifier(low=(5.0, 5.0), high=(6.0, 6.0))
 
 
-def wrap(env=None, *, verifier=None, fallbacks=(), schedules=FOUR, seed=0, **more):
+def wrap(env=None, *, verifier=None, fallbacks=(), schedule=FOUR, seed=0, **more):
     env = env or Line()
     program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll(), fallbacks=fallbacks)
-    return ProposalWrapper(env, program=program, schedules=schedules, seed=seed, **more)
+    return ProposalWrapper(env, program=program, schedule=schedule, seed=seed, **more)
 
 
 def roll(env, steps=20, seed=3):
@@ -173,14 +173,14 @@ def test_wrapper_reads_six_values_and_gives_them_back():
 
 def test_wrapper_zero_shift_gives_the_nominal_bytes():
     nominal = wrap(horizon=20)
-    attacked = wrap(horizon=20, attack=Attack(rule=NoShift(), limit=1.0, schedules=FOUR))
-    zero = wrap(horizon=20, attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0),) * 20), limit=0.0, schedules=FOUR))
+    attacked = wrap(horizon=20, attack=Attack(rule=NoShift(), limit=1.0, schedule=FOUR))
+    zero = wrap(horizon=20, attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0),) * 20), limit=0.0, schedule=FOUR))
     assert roll(nominal) == roll(attacked) == roll(zero)
     assert zero.last_shift.spent == 0.0
 
 
 def test_wrapper_shift_moves_the_block_but_never_the_public_center():
-    attack = Attack(rule=ScriptedShift(shifts=((-0.5, 0.0),)), limit=100.0, schedules=FOUR)
+    attack = Attack(rule=ScriptedShift(shifts=((-0.5, 0.0),)), limit=100.0, schedule=FOUR)
     nominal, attacked = wrap(horizon=5), wrap(horizon=5, attack=attack)
     nominal.reset(seed=0)
     attacked.reset(seed=0)
@@ -195,13 +195,13 @@ def test_wrapper_shift_moves_the_block_but_never_the_public_center():
 
 def test_wrapper_fallback_never_sees_the_shift():
     entry = FallbackEntry(name="c", fallback=CenterFallback(), unverified=True)
-    attack = Attack(rule=OpposedShift(), limit=50.0, schedules=FOUR)
+    attack = Attack(rule=OpposedShift(), limit=50.0, schedule=FOUR)
     attacked = wrap(verifier=NOBODY, fallbacks=(entry,), horizon=5, attack=attack)
     assert roll(attacked) == roll(wrap(verifier=NOBODY, fallbacks=(entry,), horizon=5))
 
 
 def test_wrapper_overspending_shift_is_refused_before_anything_happens():
-    attack = Attack(rule=ScriptedShift(shifts=((0.01, 0.0), (9.0, 0.0))), limit=1.0, schedules=FOUR)
+    attack = Attack(rule=ScriptedShift(shifts=((0.01, 0.0), (9.0, 0.0))), limit=1.0, schedule=FOUR)
     env = wrap(horizon=5, attack=attack)
     env.reset(seed=0)
     env.step(CENTER)
@@ -214,9 +214,9 @@ def test_wrapper_overspending_shift_is_refused_before_anything_happens():
 
 
 def test_wrapper_time_varying_schedules_are_charged_step_by_step():
-    schedules = [ProposalSchedule(count=1, sigma=0.1), ProposalSchedule(count=1, sigma=0.2)]
-    attack = Attack(rule=ScriptedShift(shifts=((0.1, 0.0), (0.1, 0.0))), limit=1.26, schedules=schedules)
-    env = wrap(schedules=schedules, attack=attack)
+    schedule = [ProposalSchedule(count=1, sigma=0.1), ProposalSchedule(count=1, sigma=0.2)]
+    attack = Attack(rule=ScriptedShift(shifts=((0.1, 0.0), (0.1, 0.0))), limit=1.26, schedule=schedule)
+    env = wrap(schedule=schedule, attack=attack)
     env.reset(seed=0)
     env.step(CENTER)
     assert env.last_shift.energy == pytest.approx(1.0, rel=1e-12)
@@ -242,7 +242,7 @@ def test_attack_hands_out_copies_only():
             return np.zeros(2)
 
     rule = Vandal()
-    attacked = wrap(horizon=20, attack=Attack(rule=rule, limit=1.0, schedules=FOUR))
+    attacked = wrap(horizon=20, attack=Attack(rule=rule, limit=1.0, schedule=FOUR))
     assert roll(attacked) == roll(wrap(horizon=20))
     assert rule.lengths == list(range(20))
 
@@ -257,7 +257,7 @@ def test_attack_rule_gets_its_own_copy_of_each_finished_step():
                 step.observation[:] = step.action[:] = step.center[:] = np.nan
             return np.zeros(2)
 
-    env = wrap(horizon=5, attack=Attack(rule=Vandal(), limit=1.0, schedules=FOUR))
+    env = wrap(horizon=5, attack=Attack(rule=Vandal(), limit=1.0, schedule=FOUR))
     env.reset(seed=0)
     env.step(CENTER)
     kept = env.last_step
@@ -267,7 +267,7 @@ def test_attack_rule_gets_its_own_copy_of_each_finished_step():
 
 
 def test_attack_begins_each_episode_with_its_whole_energy():
-    env = wrap(horizon=3, attack=Attack(rule=OpposedShift(), limit=1.0, schedules=FOUR))
+    env = wrap(horizon=3, attack=Attack(rule=OpposedShift(), limit=1.0, schedule=FOUR))
     spent = []
     for seed in (0, 1, 2):
         env.reset(seed=seed)
@@ -287,7 +287,7 @@ def test_attack_with_a_broken_rule_stops_before_the_block(answer):
         def shift(self, history, rng, *, allowance):
             return answer
 
-    env = wrap(horizon=5, attack=Attack(rule=Broken(), limit=1.0, schedules=FOUR))
+    env = wrap(horizon=5, attack=Attack(rule=Broken(), limit=1.0, schedule=FOUR))
     env.reset(seed=0)
     with pytest.raises(AttackError, match="failed at step 0"):
         env.step(CENTER)
@@ -359,7 +359,7 @@ def test_wrapper_rounds_every_observation_before_anybody_sees_it():
     program = CausalProgram.for_space(
         Line().action_space, verifier=seer, fallbacks=[FallbackEntry(name="f", fallback=seer, unverified=True)]
     )
-    env = ProposalWrapper(Noisy(Line()), program=program, schedules=FOUR, seed=0, resolution=2.0**-10)
+    env = ProposalWrapper(Noisy(Line()), program=program, schedule=FOUR, seed=0, resolution=2.0**-10)
     seen = [env.reset(seed=0)[0]]
     for _ in range(3):
         seen.append(env.step(CENTER)[0])
@@ -374,11 +374,11 @@ def test_wrapper_rounds_every_observation_before_anybody_sees_it():
     [
         (lambda: wrap(seed=-1), "`seed`"),
         (lambda: wrap(horizon=0), "`horizon`"),
-        (lambda: wrap(schedules=[FOUR] * 3, horizon=4), "`schedules` must cover"),
-        (lambda: wrap(attack=Attack(rule=NoShift(), limit=1.0, schedules=FOUR)), "`horizon` must be given"),
-        (lambda: wrap(schedules=[]), "`schedules` must hold"),
-        (lambda: Attack(rule=object(), limit=1.0, schedules=FOUR), "`rule` must have"),
-        (lambda: ProposalWrapper(Line(), program="p", schedules=FOUR, seed=0), "`program` must be"),
+        (lambda: wrap(schedule=[FOUR] * 3, horizon=4), "`schedule` must cover"),
+        (lambda: wrap(attack=Attack(rule=NoShift(), limit=1.0, schedule=FOUR)), "`horizon` must be given"),
+        (lambda: wrap(schedule=[]), "`schedule` must hold"),
+        (lambda: Attack(rule=object(), limit=1.0, schedule=FOUR), "`rule` must have"),
+        (lambda: ProposalWrapper(Line(), program="p", schedule=FOUR, seed=0), "`program` must be"),
         (lambda: CausalProgram.for_space(gymnasium.spaces.Discrete(3), verifier=AcceptAll()), "`space` must be a Box"),
         (lambda: CausalProgram(low=[0], high=[1], verifier=AcceptAll(), dtype="float16"), "`dtype`"),
     ],
@@ -392,15 +392,15 @@ def test_wrapper_refuses_dict_observations_and_foreign_dimensions():
     env = Line()
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
     with pytest.raises(ValueError, match="action dimension"):
-        ProposalWrapper(Line(dimension=3), program=program, schedules=FOUR, seed=0)
+        ProposalWrapper(Line(dimension=3), program=program, schedule=FOUR, seed=0)
     env.observation_space = gymnasium.spaces.Dict({"a": env.observation_space})
     with pytest.raises(TypeError, match="FlattenObservation"):
-        ProposalWrapper(env, program=program, schedules=FOUR, seed=0)
+        ProposalWrapper(env, program=program, schedule=FOUR, seed=0)
 
 
 @pytest.mark.parametrize("sigma", [1e-13, 1e-150])
 def test_wrapper_refuses_noise_that_rounding_would_swallow(sigma):
     env = Line()
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
-    with pytest.raises(ValueError, match=r"`schedules` must have a sigma of at least .*, 2\^-40 of the action box"):
-        ProposalWrapper(env, program=program, schedules=ProposalSchedule(count=1, sigma=sigma), seed=0, horizon=3)
+    with pytest.raises(ValueError, match=r"`schedule` must have a sigma of at least .*, 2\^-40 of the action box"):
+        ProposalWrapper(env, program=program, schedule=ProposalSchedule(count=1, sigma=sigma), seed=0, horizon=3)

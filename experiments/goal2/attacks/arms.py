@@ -49,10 +49,10 @@ def wrapped(arm: str, rule: ShiftRule, budget: float, *, seed: int) -> ProposalW
     return ProposalWrapper(
         env,
         program=build_program(protocol, env),
-        schedules=schedule,
+        schedule=schedule,
         seed=seed,
         horizon=HORIZON,
-        attack=Attack(rule=rule, limit=energy_limit(budget, schedule), schedules=schedule),
+        attack=Attack(rule=rule, limit=energy_limit(budget, schedule), schedule=schedule),
     )
 
 

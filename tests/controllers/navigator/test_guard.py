@@ -154,7 +154,7 @@ def test_a_guarded_reckless_controller_reaches_the_goal_before_any_cost(env, see
             FallbackEntry(name="brake", fallback=BrakeFallback(), unverified=True),
         ],
     )
-    wrapped = ProposalWrapper(env, program=program, schedules=ProposalSchedule(count=1, sigma=0.2), seed=1, horizon=500)
+    wrapped = ProposalWrapper(env, program=program, schedule=ProposalSchedule(count=1, sigma=0.2), seed=1, horizon=500)
     observation, _ = wrapped.reset(seed=seed)
     sources = set()
     for _ in range(500):

@@ -44,8 +44,8 @@ def run(spec, schedule, trials, adversary=None, limit=0.0):
     env = Chain(spec)
     entry = FallbackEntry(name="retreat", fallback=ChainFallback(spec))
     program = CausalProgram.for_space(env.action_space, verifier=ChainVerifier(spec), fallbacks=(entry,))
-    attack = None if adversary is None else Attack(rule=adversary, limit=limit, schedules=schedule)
-    wrapped = ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=HORIZON, attack=attack)
+    attack = None if adversary is None else Attack(rule=adversary, limit=limit, schedule=schedule)
+    wrapped = ProposalWrapper(env, program=program, schedule=schedule, seed=0, horizon=HORIZON, attack=attack)
     rows, steps = [], []
     for trial in range(trials):
         streams = Streams(protocol="test", root=9, arm=repr((spec, schedule)), trial=trial, reset_seed=trial)

@@ -91,7 +91,7 @@ def test_corridor_other_shifts_of_the_same_budget_do_less_harm():
 def wrapped(schedule, attack=None):
     env = Corridor(horizon=HORIZON, post=post(schedule))
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll(), candidate_map=average())
-    return ProposalWrapper(env, program=program, schedules=schedule, seed=0, horizon=HORIZON, attack=attack)
+    return ProposalWrapper(env, program=program, schedule=schedule, seed=0, horizon=HORIZON, attack=attack)
 
 
 def last_position(schedule, attack=None, trial=0):
@@ -104,7 +104,7 @@ def last_position(schedule, attack=None, trial=0):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_corridor_runtime_and_vectorised_simulation_agree(schedule):
     budget = 0.2
-    attack = Attack(rule=WorstShift(gain=GAIN), limit=energy_limit(budget, schedule), schedules=schedule)
+    attack = Attack(rule=WorstShift(gain=GAIN), limit=energy_limit(budget, schedule), schedule=schedule)
     rng = Streams(protocol="test", root=1, arm="a", trial=3, reset_seed=3).generator(Purpose.PROPOSAL)
     noise = np.array([[schedule.sample_block(np.zeros(1), rng).mean() for _ in range(HORIZON)]])
     shifts = worst_shifts(horizon=HORIZON, gain=GAIN, budget=budget)
@@ -133,7 +133,7 @@ def test_corridor_runtime_attacks_stay_above_the_theorem(rule):
     limit = energy_limit(budget, schedule)
     passed = 0
     for trial in range(trials):
-        _, row, _ = last_position(schedule, Attack(rule=rule, limit=limit, schedules=schedule), trial)
+        _, row, _ = last_position(schedule, Attack(rule=rule, limit=limit, schedule=schedule), trial)
         passed += row.first_cost_step is None
     floor = event_lower(exact(schedule, 0.0), math.sqrt(limit))
     assert passed / trials >= floor - 5.0 * math.sqrt(floor * (1.0 - floor) / trials)
