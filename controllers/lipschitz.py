@@ -191,13 +191,13 @@ def _network_upper(weights: list[Matrix], std: Matrix, product: float) -> float:
 def _proved(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], start: float) -> float:
     """Return the least inflation of `start` at which the matrix inequality is verified."""
     if not all((diagonal >= 0.0).all() for diagonal in diagonals):
-        raise ArithmeticError("the proposed multipliers are not all at least 0; no Lipschitz bound is issued")
+        raise ArithmeticError("the proposed multipliers are not all at least 0, so no Lipschitz bound is issued")
     for inflation in _INFLATIONS:
         constant = max(start, 1e-100) * (1.0 + inflation)
         proposal = approximate(weights, std, diagonals, constant)
         if is_positive_definite(_inequality(weights, std, diagonals, constant), proposal):
             return constant
-    raise ArithmeticError(f"no Lipschitz bound near {start} could be proved; none is issued")
+    raise ArithmeticError(f"no Lipschitz bound near {start} could be proved, so none is issued")
 
 
 def _inequality(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], constant: float) -> arb_mat:

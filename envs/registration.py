@@ -173,6 +173,6 @@ def _choose_backend() -> str:
         else:
             raise RuntimeError(
                 "Rendering off-screen needs the library EGL or OSMesa, and neither was found. On Debian: "
-                "`apt install libegl1 libegl-mesa0` (or `libosmesa6`); with a screen, set MUJOCO_GL=glfw."
+                "`apt install libegl1 libegl-mesa0` (or `libosmesa6`). With a screen, set MUJOCO_GL=glfw."
             )
     return os.environ["MUJOCO_GL"]

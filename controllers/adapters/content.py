@@ -74,7 +74,7 @@ def function_text(code: CodeType) -> bytes:
     beside = [other for other in inside if (other.co_name, other.co_firstlineno) == start]
     written = [content for name, line, content in _functions(text) if (name, line) == start]
     if code not in beside or not written:
-        raise ValueError(f"`content` must be given: {code.co_name!r} is not what stands in {code.co_filename} now.")
+        raise ValueError(f"`content` must be given: {code.co_name!r} is not the code in {code.co_filename} now.")
     return framed(f"code {beside.index(code)} of {len(beside)}", b"".join(written))
 
 

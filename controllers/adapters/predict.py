@@ -209,8 +209,8 @@ def _environment(model: object) -> tuple[object, list[object]]:
         if kind not in {_NORMALIZE, _STACK, _TRANSPOSE} | _HARMLESS:
             raise ValueError(
                 f"The model's environment must have no wrapper that is not known to keep observations, "
-                f"got {type(layer).__name__}. If it keeps them, call `model.set_env` with an environment without it; "
-                "if it changes them, pass a Controller that changes them in the same way before it asks the model."
+                f"got {type(layer).__name__}. If it keeps them, call `model.set_env` with an environment without it. "
+                "If it changes them, pass a Controller that changes them in the same way before it asks the model."
             )
         # Both have a switch that turns them off.
         is_idle = not getattr(layer, "norm_obs", True) or getattr(layer, "skip", False)

@@ -106,7 +106,7 @@ class Navigator:
         """Renew route and fields for the map as it is. Call this once per step. Then `costs` changes nothing.
 
         Args:
-            is_driving: whether the robot follows this navigator. If not, a robot that stands still is not stuck.
+            is_driving: whether the robot follows this navigator. If not, a robot that does not move is not stuck.
         """
         self._renew(is_driving=is_driving)
         self._steps += 1

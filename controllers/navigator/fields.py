@@ -66,7 +66,7 @@ def arrival_time(
         np.subtract(across, along, out=gap)
         np.abs(gap, out=gap)
         np.minimum(across, along, out=across)
-        # A gap above the slowness means that only the nearer neighbour lies upwind.
+        # A gap above the slowness means that only the nearer neighbour is upwind.
         np.greater_equal(gap, slow, out=only)
         np.multiply(gap, gap, out=along)
         np.subtract(double, along, out=along)

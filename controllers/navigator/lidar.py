@@ -56,7 +56,7 @@ def is_excluded(
     bearing: NDArray[np.float64],
     reach: float,
 ) -> NDArray[np.bool_]:
-    """Say for each point whether no object of the groups can lie within `reach` of it.
+    """Say for each point whether no object of the groups can be within `reach` of it.
 
     An object within `reach` of the point would write at least its least closeness times its least share into each of
     three bins. A smaller reading there excludes it.

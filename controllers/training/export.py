@@ -28,7 +28,7 @@ def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
     if (target / "card.json").exists():
         reached = zoo.Card.from_json((target / "card.json").read_text(encoding="utf-8")).steps
         if not state.steps >= reached:
-            raise ValueError(f"{name} is in the zoo with {reached} steps; a checkpoint of {state.steps} is behind it.")
+            raise ValueError(f"{name} is in the zoo with {reached} steps. The checkpoint has only {state.steps}.")
     card = zoo.write(
         target,
         state.actor(),

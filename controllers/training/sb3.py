@@ -77,7 +77,7 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
         command=f"ccfs train --algo sb3-ppo --environment {environment} --seed {seed} --steps {steps} "
         f"--penalty {penalty}",
     )
-    done = f"{name}: {card.steps:,} steps; model.zip, actor.npz and card.json in {target}"
+    done = f"{name}: {card.steps:,} steps, with model.zip, actor.npz and card.json in {target}"
     console.print(done, highlight=False, soft_wrap=True)
     return card
 

@@ -160,7 +160,7 @@ class TrainingState:
         except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{path} must be a whole checkpoint of `ccfs train`, got {type(error).__name__}: {error}. "
-                "Move it away; a milestone-*.npz beside it, renamed, continues from there."
+                "Move it away. To continue from a milestone-*.npz beside it, rename that file."
             ) from error
 
     @classmethod

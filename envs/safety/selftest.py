@@ -43,8 +43,8 @@ def passes(
         _verdicts[key] = difference is None
         if difference is not None:
             warnings.warn(
-                f"ccfs: the fast {env_id} differs from stock Safety-Gymnasium on this machine ({difference}); "
-                "using stock, which is several times slower. Please report numpy, mujoco and processor.",
+                f"ccfs: the fast {env_id} differs from stock Safety-Gymnasium on this machine ({difference}). "
+                "It uses stock, which is several times slower. Please report numpy, mujoco and processor.",
                 RuntimeWarning,
                 stacklevel=3,
             )

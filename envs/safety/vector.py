@@ -152,7 +152,7 @@ class SafetyVectorEnv:
         )
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
-        """Return arrays from which `load_state_dict` continues exactly where this environment stands."""
+        """Return arrays from which `load_state_dict` continues exactly from the present state."""
         if any(run.start is None for run in self._runs):
             raise RuntimeError("`reset(seed=...)` must be called before there is a state to save.")
         starts = [run.start for run in self._runs if run.start is not None]

@@ -133,7 +133,7 @@ def test_from_callable_refuses_a_source_that_is_not_what_runs(tmp_path: Path) ->
     module = loaded(tmp_path, "def rule(o):\n    return o[:2]\n", "edited")
     first = from_callable(module.rule, "rule")
     (tmp_path / "edited.py").write_text("def rule(o):\n    return -o[:2] # changed while loaded\n")
-    with pytest.raises(ValueError, match="is not what stands in"):
+    with pytest.raises(ValueError, match="is not the code in"):
         from_callable(module.rule, "rule")
     assert first.digest != from_callable(loaded(tmp_path, "def rule(o):\n    return -o[:2]\n", "b").rule, "rule").digest
 

@@ -201,7 +201,7 @@ def test_selftest_judges_the_class_that_renders(monkeypatch):
 def test_a_failed_selftest_falls_back_to_stock_loudly(monkeypatch):
     monkeypatch.setattr(selftest, "_verdicts", {})
     monkeypatch.setattr(selftest, "first_difference", lambda *arguments: "step 3: 1.0 instead of 2.0")
-    with pytest.warns(RuntimeWarning, match=r"differs from stock .*step 3: 1.0 instead of 2.0.*using stock"):
+    with pytest.warns(RuntimeWarning, match=r"differs from stock .*step 3: 1.0 instead of 2.0.*uses stock"):
         env = make("SafetyPointGoal1-v0")
     assert not is_fast(env)
 
