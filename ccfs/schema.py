@@ -22,7 +22,7 @@ DOCUMENTS: Mapping[str, str] = {
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
     "batch": "ccfs.runs.batches:Journal",
-    "costs": "ccfs.results.costs_text:CostsDocument",
+    "costs": "ccfs.results.costs:CostsDocument",
     "table": "ccfs.results.table:TableDocument",
     "audit": "ccfs.audit.run:AuditReport",
     "verification": "ccfs.results.verify:Verification",

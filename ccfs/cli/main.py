@@ -7,41 +7,46 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image as image_cli
-from ccfs.cli import report as report_cli
-from ccfs.cli import run as run_cli
-from ccfs.cli import table as table_cli
-from ccfs.cli import train as train_cli
-from ccfs.files.terminal import echo, echo_error
+from ccfs.cli import image, run, show, train
+from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
+from ccfs.files.terminal import echo
 
-_WORKFLOW = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
+_IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
+_MORE = "More"
 
 
-class _InOrderOfWork(TyperGroup):
-    """Lists the commands around a run in the order in which they are needed, then the others."""
+class _Commands(TyperGroup):
+    """Lists the commands in the order in which a user needs them, and shows the errors of all of them alike."""
 
-    def list_commands(self, ctx: object) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         names = list(self.commands)
-        return [name for name in _WORKFLOW if name in names] + [name for name in names if name not in _WORKFLOW]
+        return [name for name in _IN_ORDER if name in names] + [name for name in names if name not in _IN_ORDER]
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        with readable_errors():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(
     name="ccfs",
-    cls=_InOrderOfWork,
+    cls=_Commands,
     help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
+    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
+    rich_markup_mode="markdown",
 )
-app.add_typer(image_cli.app)
-app.add_typer(run_cli.app)
-app.add_typer(report_cli.app)
-app.add_typer(table_cli.app)
-app.add_typer(train_cli.app)
+app.add_typer(run.app)
+app.add_typer(show.app)
+app.add_typer(image.app, rich_help_panel=_MORE)
+app.add_typer(train.app, rich_help_panel=_MORE)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -60,67 +65,62 @@ def main(
             stream.reconfigure(errors="replace")  # a terminal without Greek letters gets a question mark, not a crash
 
 
-@app.command()
+@app.command(rich_help_panel=_MORE)
 def schema(
     kind: Annotated[str | None, typer.Argument(help="Kind of document, such as protocol.")] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for people.")] = False,
 ) -> None:
-    """Print the JSON Schema of a kind of document that CCFS writes, or the names of all kinds."""
+    """Print the JSON Schema of a document that CCFS writes.
+
+    Without KIND, print the names of all kinds of documents.
+    """
     from ccfs.schema import DOCUMENTS, markdown, schema_text
 
     if kind is None:
         echo(*DOCUMENTS)
         return
     if kind not in DOCUMENTS:
-        echo(f"`KIND` must be one of {', '.join(DOCUMENTS)}, got {kind!r}.", err=True)
-        raise typer.Exit(2)
+        raise ValueError(f"`KIND` must be one of {', '.join(DOCUMENTS)}, got {kind!r}.")
     text = markdown(kind) if as_markdown else schema_text(kind)
     echo(*text.removesuffix("\n").split("\n"))
 
 
-@app.command()
+@app.command(rich_help_panel=_MORE)
 def witness(
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document for machines."),
-    html: Annotated[Path | None, typer.Option(help="Write a page of drawings here instead of printing.")] = None,
+    as_json: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page of drawings to this file instead of printing.")
+    ] = None,
     shape: Annotated[Path | None, typer.Option(help="Draw the boxes of this TOML file (with --html).")] = None,
 ) -> None:
-    """Recompute the three exact counterexamples of the paper in fractions and print what each shows."""
-    if shape is not None and html is None:
-        echo("`--shape` needs `--html OUT.html`: a drawn shape is shown on a page.", err=True)
-        raise typer.Exit(2)
-    if html is not None and as_json:
-        echo("`--html` and `--json` are two outputs: ask for one at a time.", err=True)
-        raise typer.Exit(2)
-    if html is not None and shape is not None:
-        _write_gallery(html, shape)
-        return
-    from rich.console import Console
+    """Recompute the paper's three exact counterexamples.
 
+    Exit code 1: one of them is not proved.
+    """
+    if shape is not None and html is None:
+        raise ValueError("`--shape` needs `--html OUT.html`, because a shape is drawn on a page.")
+    if html is not None and as_json:
+        raise ValueError("`--html` and `--json` must not be given together. Leave one out.")
+    if html is not None and shape is not None:
+        from ccfs.gallery.page import write_page
+        from ccfs.gallery.shape import load_shape
+
+        write_page(html, [load_shape(shape)])
+        echo(f"Page: {html}")
+        return
     from ccfs.gallery import witness as printed
 
     found = printed.pages()
     if html is not None:
-        _write_gallery(html, None)
+        from ccfs.gallery.page import write_page
+        from ccfs.gallery.shape import paper_shapes
+
+        write_page(html, paper_shapes(), witnesses=found)
+        echo(f"Page: {html}")
     elif as_json:
         echo(*printed.document(found).split("\n"))
     else:
+        from rich.console import Console
+
         printed.render(found, Console())
-    if not all(page.is_proved for page in found):
-        raise typer.Exit(1)
-
-
-def _write_gallery(html: Path, shape: Path | None) -> None:
-    """Write the page of one drawn shape, or of the paper's three with their proofs; exit 2 if it cannot be drawn."""
-    from ccfs.gallery.page import write_page
-    from ccfs.gallery.shape import load_shape, paper_shapes
-    from ccfs.gallery.witness import pages
-
-    try:
-        if shape is None:
-            write_page(html, paper_shapes(), witnesses=pages())
-        else:
-            write_page(html, [load_shape(shape)])
-    except (OSError, ValueError) as error:
-        echo_error(error)
-        raise typer.Exit(2) from None
-    echo(f"wrote {html}")
+    exit_unless(all(page.is_proved for page in found))

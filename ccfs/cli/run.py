@@ -1,72 +1,74 @@
-"""The commands around a run: run, certify, verify, audit and demo; errors in one line, exit codes 0, 1 and 2."""
+"""The commands around a run: run, demo, certify, verify and audit."""
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.files.terminal import echo, echo_error, without_markup
+from ccfs.cli.shared import (
+    BAD_INPUT,
+    DOES_NOT_HOLD,
+    JsonOption,
+    OutputOption,
+    RunArgument,
+    WorkersOption,
+    engine_for,
+    exit_unless,
+    fail,
+    interruptible,
+    open_run,
+    progress_bar,
+)
+from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
     from ccfs.protocol.model import Protocol
     from ccfs.results.certificate import RunCertificate
     from ccfs.runs.executors import Engine
-    from ccfs.runs.run import Advance
     from ccfs.runs.store import Store
 
 __all__ = ["app"]
 
+_PANEL = "Run and check"
 app = typer.Typer()
 
-OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Run directory; default runs/NAME-HASH.")]
-WorkersOption = Annotated[int | None, typer.Option("--workers", help="Local processes; default all cores.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-RunArgument = Annotated[Path, typer.Argument(help="Run directory.")]
 
-
-@app.command()
+@app.command(rich_help_panel=_PANEL)
 def run(
     protocol: Annotated[Path, typer.Argument(help="Protocol file (TOML).")],
     output: OutputOption = None,
     workers: WorkersOption = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, tcp://host:8786.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Quick look: only the first K trials.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K trials of each arm.")] = None,
 ) -> None:
-    """Run a protocol's trials and certify them; exit 1 if a claim is not certified.
+    """Run the trials of a protocol and certify them.
 
-    Interrupt at will: the same command resumes. Every key of a protocol file is explained in docs/protocol.md;
-    `ccfs demo --protocol` prints one to start from.
+    You may interrupt a run at any time. The same command resumes it. docs/protocol.md explains every key of a protocol
+    file, and `ccfs demo --protocol` prints one to start from. Exit code 1: a claim is not certified.
     """
     from ccfs.protocol.model import load_protocol
 
-    with _one_line_errors():
-        made = load_protocol(protocol)
-        if seeds is not None:
-            made = made.first(seeds)
-        if cluster is not None and workers is not None:
-            raise ValueError("`--workers` and `--cluster` must not be given together.")
-        store, is_certified = _run_and_certify(made, output, _engine(workers, cluster), str(protocol))
+    made = load_protocol(protocol)
+    if seeds is not None:
+        made = made.first(seeds)
+    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol))
     place = shlex.quote(str(store.root))
     echo(f"Next: ccfs report {place}, ccfs audit {place}")
-    if not is_certified:
-        raise typer.Exit(1)
+    exit_unless(is_certified)
 
 
-@app.command()
+@app.command(rich_help_panel=_PANEL)
 def demo(
     output: OutputOption = None,
     workers: WorkersOption = None,
     protocol: Annotated[bool, typer.Option("--protocol", help="Print the demo's protocol and run nothing.")] = False,
 ) -> None:
-    """Certify a steered cart in half a minute; exit 1 if a claim is not certified.
+    """Certify a steered cart in half a minute.
 
-    With --protocol, print the demo's protocol to start your own.
+    With --protocol, print the demo's protocol to start your own. Exit code 1: a claim is not certified.
     """
     from ccfs.cli.demo import TEXT, demo_protocol
     from ccfs.report.page import write_report
@@ -74,54 +76,55 @@ def demo(
     if protocol:
         typer.echo(TEXT, nl=False)
         return
-    with _one_line_errors():
-        store, is_certified = _run_and_certify(demo_protocol(), output, _engine(workers, None), "the demo's protocol")
-        echo(f"Report: {write_report(store)}")
-    if not is_certified:
-        raise typer.Exit(1)
+    store, is_certified = _run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
+    echo(f"Report: {write_report(store)}")
+    exit_unless(is_certified)
 
 
-@app.command()
+@app.command(rich_help_panel=_PANEL)
 def certify(run: RunArgument) -> None:
-    """Count a finished run's events and write its certificates; exit 1 if a claim is not certified."""
+    """Count the events of a finished run and write its certificates.
+
+    `ccfs run` does this at its end. Exit code 1: a claim is not certified.
+    """
     from ccfs.results.certify import certify as certify_store
-    from ccfs.runs.store import Store
 
-    with _one_line_errors():
-        store = Store(run)
-        documents = certify_store(store)
-        _print_certificates(store, documents)
-    if not all(document.trajectory.is_certified for document in documents):
-        raise typer.Exit(1)
+    store = open_run(run)
+    documents = certify_store(store)
+    _print_certificates(store, documents)
+    exit_unless(all(document.trajectory.is_certified for document in documents))
 
 
-@app.command()
+@app.command(rich_help_panel=_PANEL)
 def verify(
     certificate: Annotated[Path, typer.Argument(help="Certificate file (JSON).")],
-    run: Annotated[Path | None, typer.Option(help="Run directory, to recount from its traces.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of the run. With it, the counts are counted again from the traces.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute a certificate's numbers; exit 1 if one does not follow, 2 if the file is no certificate."""
+    """Recompute the numbers of a certificate.
+
+    Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
+    """
     from ccfs.certificates.trajectory import CertificateError
     from ccfs.results.certificate import NotACertificateError
     from ccfs.results.verify import Verification, refuse_no_file
     from ccfs.results.verify import verify as verify_file
-    from ccfs.runs.store import Store
 
+    refuse_no_file(certificate)
     is_recounted = run is not None
-    with _one_line_errors():
-        refuse_no_file(certificate)
-        try:
-            document = verify_file(certificate, None if run is None else Store(run))
-        except NotACertificateError as error:
-            _fail(error, 2)
-        except CertificateError as error:
-            if as_json:
-                refusal = Verification(
-                    holds=False, is_recounted=is_recounted, reason=str(error), sentence=None, premises=()
-                )
-                echo(refusal.to_bytes().decode().rstrip())
-            _fail(error, 1)
+    try:
+        document = verify_file(certificate, None if run is None else open_run(run))
+    except NotACertificateError as error:
+        fail(error, BAD_INPUT)
+    except CertificateError as error:
+        if as_json:
+            refusal = Verification(
+                holds=False, is_recounted=is_recounted, reason=str(error), sentence=None, premises=()
+            )
+            echo(refusal.to_bytes().decode().rstrip())
+        fail(error, DOES_NOT_HOLD)
     if as_json:
         made = Verification(
             holds=True,
@@ -139,31 +142,29 @@ def verify(
     echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
 
 
-@app.command()
+@app.command(rich_help_panel=_PANEL)
 def audit(
     run: RunArgument,
-    replay: Annotated[str, typer.Option(help="How many trajectories to replay: a number, or all.")] = "all",
+    replay: Annotated[str, typer.Option(help="How many trials to replay: a number, or all.")] = "all",
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Re-hash, rederive and replay a run; name every fault; exit 1 if there is one.
+    """Check a run without trusting it, and name every fault.
 
-    Replaying runs the code that the run's protocol names: use --replay 0 on a stranger's run until you have read it.
+    Every file is hashed, every number is derived and trials are replayed. Replaying runs the code that the run's
+    protocol names. Use --replay 0 on a stranger's run until you have read it. Exit code 1: there is a fault.
     """
     from ccfs.audit.run import audit as audit_store
-    from ccfs.audit.summary import fault_lines
-    from ccfs.runs.store import Store
+    from ccfs.audit.run import fault_lines
 
     if replay != "all" and not replay.isdigit():
-        _fail(f"`--replay` must be a number or all, got {replay!r}.", 2)
-    if not run.is_dir():
-        _fail(f"{run}: must be a run directory, but there is none.", 2)
-    with _one_line_errors():
-        count = None if replay == "all" else int(replay)
-        report = audit_store(Store(run), replay=count, expected=expect_protocol)
+        raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
+    count = None if replay == "all" else int(replay)
+    report = audit_store(open_run(run), replay=count, expected=expect_protocol)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
-        raise typer.Exit(0 if report.is_clean else 1)
+        exit_unless(report.is_clean)
+        return
     if report.protocol:
         echo(f"Protocol: {report.protocol}")
     for note in report.notes:
@@ -171,7 +172,7 @@ def audit(
     for fault in fault_lines(report.faults):
         echo(f"FAULT {fault}", err=True)
     if not report.is_clean:
-        _fail(f"{run}: {len(report.faults)} fault(s).", 1)
+        fail(f"{run}: {len(report.faults)} fault(s).", DOES_NOT_HOLD)
     echo(
         f"{run}: clean. {report.files} files, {report.trajectories} trajectories, "
         f"{report.replayed} replayed bit for bit."
@@ -179,20 +180,20 @@ def audit(
 
 
 def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> tuple[Store, bool]:
-    """Run, certify and print; return the run and whether every claim is certified."""
+    """Run, certify and print. Return the run and whether every claim is certified."""
     from ccfs.results.certify import certify as certify_store
     from ccfs.runs.preflight import preflight
     from ccfs.runs.run import run as run_protocol
 
     root = output or Path("runs") / f"{protocol.name}-{protocol.hash[:8]}"
+    total = len(protocol.arms) * (1 + len(protocol.attacks)) * protocol.trials.count
     try:
-        _refuse_impossible(protocol, where)
-        preflight(protocol, where=where)
-        with _progress(protocol, engine) as advance:
-            store: Store = run_protocol(protocol, root, engine, where=where, advance=advance)
-        documents = certify_store(store)
-    except KeyboardInterrupt:
-        _fail(f"Interrupted. Finished batches are kept in {root}; the same command resumes.", 130)
+        with interruptible(f"Finished batches are kept in {root}. The same command resumes."):
+            _refuse_impossible(protocol, where)
+            preflight(protocol, where=where)
+            with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
+                store = run_protocol(protocol, root, engine, where=where, advance=advance)
+            documents = certify_store(store)
     finally:
         engine.close()
     _print_certificates(store, documents)
@@ -201,7 +202,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
 
 
 def _refuse_impossible(protocol: Protocol, where: str) -> None:
-    """Refuse a claim that no outcome of the trials could certify; of a quick look only say it, on stderr."""
+    """Refuse a claim that no outcome of the trials could certify. For a quick look, only say so on stderr."""
     from ccfs.runs.possible import shortfall
 
     claim, trials = protocol.claim, protocol.trials.count
@@ -213,43 +214,9 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
     echo(f"note: this quick look cannot certify its claim: {missing}.", err=True)
 
 
-@contextmanager
-def _progress(protocol: Protocol, engine: Engine) -> Iterator[Advance]:
-    """Show a bar with rate and time left on a terminal, and nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    total = len(protocol.arms) * (1 + len(protocol.attacks)) * protocol.trials.count
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(without_markup(f"{protocol.name} on {engine.name}"), total=total, rate="")
-
-        def advance(trials: int) -> None:
-            speed = progress.tasks[0].speed
-            progress.update(task, advance=trials, rate="" if speed is None else f"{speed:.1f} trials/s")
-
-        yield advance
-
-
-def _engine(workers: int | None, cluster: str | None) -> Engine:
-    from ccfs.runs.executors import cluster_engine, process_engine, serial_engine
-
-    if cluster is not None:
-        return cluster_engine(cluster)
-    count = workers if workers is not None else os.cpu_count() or 1
-    return serial_engine() if count == 1 else process_engine(count)
-
-
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     from ccfs.certificates.rounding import lower_text
-    from ccfs.report.counts import endings
+    from ccfs.results.certify import endings
 
     for document in documents:
         echo(document.sentence)
@@ -264,23 +231,3 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     for line in endings(store, store.protocol(), documents):
         echo(line)
     echo(f"Protocol: {documents[0].protocol}")
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Turn the errors that a user can mend into one line and exit code 2."""
-    from ccfs.runs.store import RunError
-
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except (RunError, ValueError, RuntimeError) as error:
-        _fail(error, 2)
-    except SystemExit as error:
-        _fail(f"code that the protocol names called for the end of the process: {error!r}.", 2)
-
-
-def _fail(message: object, code: int) -> NoReturn:
-    echo_error(message)
-    raise typer.Exit(code)

@@ -1,17 +1,19 @@
-"""The `ccfs train` command: train controllers in turns, continue them, and export what was reached."""
+"""The `ccfs train` commands: train controllers, continue their training, export them, and show how far they are."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.files.terminal import echo, without_markup
+from ccfs.cli.shared import interruptible
+from ccfs.files.terminal import echo, echo_error, without_markup
 
 if TYPE_CHECKING:
     from ccfs.controllers.training.plan import Plan
@@ -22,14 +24,14 @@ _RUNS = Path("runs/training")
 _ZOO = Path("controllers/zoo")
 _RECORD = Path("experiments/training")
 _TASK, _STEPS = "SafetyPointGoal2-v0", 10_000_000
-_STOPPED = {
-    "ppo-lag": "Stopped. The last finished epoch is saved; the same command continues from it.",
-    "sb3-ppo": "Stopped. Nothing was saved: sb3-ppo runs in one stretch.",
+_INTERRUPTED = {
+    "ppo-lag": "The last finished epoch is saved. The same command continues from it.",
+    "sb3-ppo": "Nothing was saved, because sb3-ppo trains in one stretch.",
 }
 
 app = typer.Typer(
     name="train",
-    help="Train controllers (PPO-Lagrangian with OmniSafe's settings); interrupt and continue at will.",
+    help="Train controllers by PPO-Lagrangian with OmniSafe's settings.",
     invoke_without_command=True,
 )
 
@@ -37,25 +39,26 @@ app = typer.Typer(
 @app.callback()
 def train(
     context: typer.Context,
-    plan: Annotated[Path | None, typer.Option(help="TOML file naming the controllers and milestones.")] = None,
-    algo: Annotated[str, typer.Option(help="ppo-lag, or sb3-ppo for Stable-Baselines3 (extra `sb3`).")] = "ppo-lag",
-    environment: Annotated[str | None, typer.Option(help=f"Task, without a plan; default {_TASK}.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the controller, without a plan; default 0.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to reach, without a plan; default 10000000.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="TOML file with the controllers and milestones.")] = None,
+    algo: Annotated[str, typer.Option(help="ppo-lag, or sb3-ppo of Stable-Baselines3 (extra `sb3`).")] = "ppo-lag",
+    environment: Annotated[str | None, typer.Option(help=f"Task, without a plan. Default: {_TASK}.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the controller, without a plan. Default: 0.")] = None,
+    steps: Annotated[int | None, typer.Option(help=f"Steps to reach, without a plan. Default: {_STEPS}.")] = None,
     penalty: Annotated[
-        float | None, typer.Option(help="sb3-ppo only: reward minus this times the cost; default 0.1.")
+        float | None, typer.Option(help="Only sb3-ppo: the reward is reduced by this times the cost. Default: 0.1.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help=f"Folder of runs, without a plan; default {_RUNS}.")
+        Path | None, typer.Option("--output", "-o", help=f"Folder of runs, without a plan. Default: {_RUNS}.")
     ] = None,
 ) -> None:
     """Train, or continue where the last run stopped.
 
-    ppo-lag saves every epoch: Ctrl-C loses at most one, and the same command continues. sb3-ppo runs in one stretch.
+    ppo-lag saves every epoch. Ctrl-C loses at most one epoch, and the same command continues. sb3-ppo trains in one
+    stretch and saves at the end.
     """
     if context.invoked_subcommand is not None:
         return
-    # One thread: batches of 64 are too small to share, and a second thread on a busy core only waits.
+    # One thread is fastest: batches of 64 are too small to share, and a second thread on a busy core only waits.
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rich.console import Console
@@ -64,14 +67,12 @@ def train(
     given = {
         "plan": plan, "environment": environment, "seed": seed, "steps": steps, "output": output, "penalty": penalty,
     }  # fmt: skip
-    # Ctrl-C also where a shell started us in the background, and a polite kill, end with the same message.
-    former = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        if algo not in _STOPPED:
-            raise ValueError(f"`--algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
-        _refuse_ignored(algo, plan, given)
-        task, number, folder = environment or _TASK, seed or 0, output or _RUNS
-        aim = _STEPS if steps is None else steps
+    if algo not in _INTERRUPTED:
+        raise ValueError(f"`--algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
+    _refuse_ignored(algo, plan, given)
+    task, number, folder = environment or _TASK, seed or 0, output or _RUNS
+    aim = _STEPS if steps is None else steps
+    with _stoppable(), interruptible(_INTERRUPTED[algo]):
         if algo == "sb3-ppo":
             from ccfs.controllers.training.sb3 import train_sb3
 
@@ -81,19 +82,24 @@ def train(
             from ccfs.controllers.training.runner import run_plan
 
             run_plan(_plan(plan, task, number, aim, folder), console)
-    except (ValueError, TypeError, RuntimeError, OSError, ImportError, ArithmeticError) as error:
-        echo(f"ccfs train: {error}", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        console.print(_STOPPED[algo])
-        raise typer.Exit(130) from None
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGINT and SIGTERM both raise KeyboardInterrupt, so that each ends with the same message.
+
+    A shell that starts a command in the background lets it ignore SIGINT, so that one is set too.
+    """
+    former = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
 
 
 def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -> None:
-    """Refuse options that would do nothing: somebody believed they would."""
+    """Refuse options that would have no effect, because the user expects one."""
     why = {"plan": "sb3-ppo trains one controller"} if algo == "sb3-ppo" else {"penalty": "it belongs to sb3-ppo"}
     if plan is not None:
         why = dict.fromkeys(("environment", "seed", "steps", "output"), "the plan says it") | why
@@ -119,17 +125,13 @@ def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Pa
 def export(
     checkpoints: Annotated[list[Path], typer.Argument(help="Checkpoints (.npz) of `ccfs train` runs.")],
     zoo: Annotated[Path, typer.Option(help="Folder of the zoo.")] = _ZOO,
-    record: Annotated[Path, typer.Option(help="Folder for resumable checkpoints and learning curves.")] = _RECORD,
+    record: Annotated[Path, typer.Option(help="Folder for checkpoints and learning curves.")] = _RECORD,
 ) -> None:
-    """Write zoo entry, resumable checkpoint and learning curve of each checkpoint, with its true step count."""
+    """Write the zoo entry, the checkpoint and the learning curve of trained controllers."""
     from ccfs.controllers.training.export import export as write
 
     for path in checkpoints:
-        try:
-            card = write(path, zoo_folder=zoo, record=record)
-        except (ValueError, TypeError, OSError) as error:
-            echo(f"ccfs train export: {error}", err=True)
-            raise typer.Exit(2) from error
+        card = write(path, zoo_folder=zoo, record=record)
         echo(f"{card.name}: {card.steps:,} steps in {zoo / card.name}")
 
 
@@ -148,7 +150,7 @@ def status(
         try:
             state = TrainingState.load(path)
         except ValueError as error:
-            echo(f"ccfs train status: {error}", err=True)
+            echo_error(error)
             continue
         row = dict(zip(CURVE, state.curve[-1], strict=True))
         rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])

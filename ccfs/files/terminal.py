@@ -1,10 +1,15 @@
-"""Text from files on a terminal: one escape for whatever could move the cursor, hide words or forge a line."""
+"""What is printed on a terminal: escaped text, because a file could forge a line or hide words, and progress."""
 
 from __future__ import annotations
 
 import unicodedata
+from typing import TYPE_CHECKING
 
-__all__ = ["echo", "echo_error", "printable", "without_markup"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+__all__ = ["echo", "echo_error", "printable", "progress_display", "without_markup"]
 
 # Controls (C0, C1, escape, newline), formats (bidirectional overrides, zero width), surrogates, line and paragraph
 # separators, private characters and code points that nobody has assigned.
@@ -46,6 +51,17 @@ def without_markup(text: object) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
+
+
+def progress_display(console: Console) -> Progress:
+    """Return a display of bars with a name, a count, a note and the time left. It is silent without a terminal.
+
+    Every task needs the field `note`, which may be empty.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
 
 
 def _shown(character: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,21 +11,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.results.certificate import RunCertificate
-from ccfs.results.table import TableRow, table_rows
+from ccfs.results.table import TableRow, shown_bounds, shown_budget, table_rows
 from ccfs.results.trial_lines import trial_lines
-from ccfs.runs.build import build_event, event_references
+from ccfs.runs.build import event_references
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.reader import RunReader
-from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import Store
 
 __all__ = [
-    "BUDGET",
     "ArmRows",
     "Bar",
     "Ending",
@@ -36,7 +31,6 @@ __all__ = [
     "Trial",
     "bars",
     "ended_trials",
-    "endings",
     "event_tables",
     "proposal_bins",
     "shipped_events",
@@ -158,11 +152,6 @@ def _bar(group: Sequence[Trial]) -> Bar:
     return Bar(arm=group[0].arm, attack=group[0].attack, trials=len(group), segments=segments)
 
 
-BUDGET = 0.02
-"""Budget of the column L where no attack says another."""
-_COHORT = (Bound.HOEFFDING, Bound.COHORT)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmRows:
     """One arm: what all bound rules share, and (rule, whether it is the claim's, p_L, B_cert, L) for each rule."""
@@ -197,8 +186,7 @@ def shipped_lines(store: Store, protocol: Protocol) -> pa.Table:
 
 def event_tables(protocol: Protocol, lines: pa.Table, attack: AttackSpec | None) -> list[EventTable]:
     """Return a table for each event that runs no code of the protocol, its last column under `attack`."""
-    bounds = _COHORT if protocol.bound in _COHORT else (protocol.bound,)
-    budget = BUDGET if attack is None or attack.budget is None else attack.budget
+    bounds, budget = shown_bounds(protocol), shown_budget(attack)
     made = []
     for spec in shipped_events(protocol).events:
         rows = table_rows(lines, protocol, spec.name, bounds)
@@ -298,65 +286,3 @@ def _styles(bins: int, fallbacks: int) -> tuple[str, ...]:
         *(f"f{min(i, 2)}" for i in range(fallbacks)),
         "abstained",
     )
-
-
-_WORDS = {
-    Outcome.ABSTAINED: "abstained",
-    Outcome.CRASHED: "crashed",
-    Outcome.NONFINITE: "met a number that is not finite",
-    Outcome.TERMINATED: "were ended by the environment",
-    Outcome.TRUNCATED: "were cut short by the environment",
-    Outcome.COST: "stopped at a cost",
-    Outcome.GOAL: "stopped at the goal",
-    Outcome.HORIZON: "ran all steps",
-}
-
-
-def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate]) -> Iterator[str]:
-    """Yield a line for each arm with a claim that is not certified or a trial that abstained or crashed.
-
-    After it stands what the trajectory lines tell about the cause: a cost that was never reported, a goal never met.
-    """
-    failed = {document.arm for document in documents if not document.trajectory.is_certified}
-    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
-    for arm in protocol.arms:
-        rows = _rows(store, protocol, arm)
-        outcomes = {Outcome(row.outcome) for row in rows}
-        if arm.name not in failed and not outcomes & {Outcome.ABSTAINED, Outcome.CRASHED}:
-            continue
-        yield f"{arm.name}: {'; '.join(_parts(rows))}."
-        moved = [row for row in rows if row.steps]
-        costly = [name for name, event in events.items() if needs_cost(event)]
-        if costly and moved and all(row.total_cost is None for row in moved):
-            key = protocol.environment.cost
-            yield (
-                f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
-                f"{key!r} never appeared in info (see `environment.cost`)."
-            )
-        aiming = [name for name, event in events.items() if needs_goal(event)]
-        if aiming and moved and all(row.goal_step is None for row in rows):
-            key = protocol.environment.goal
-            yield (
-                f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
-                f"{key!r} never appeared in info as true (see `environment.goal`)."
-            )
-
-
-def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
-    reader = RunReader(store, protocol)
-    return [row for batch in reader.batches(arm, None) for row in reader.trajectories(batch)]
-
-
-def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:
-    """Yield how many trials ended in each way, the worst ways first."""
-    for outcome, words in _WORDS.items():
-        ended = [row for row in rows if row.outcome == outcome.value]
-        if not ended:
-            continue
-        text = f"{len(ended)} of {len(rows)} {words}"
-        if outcome is Outcome.CRASHED:
-            kinds = Counter(row.error or "unknown" for row in ended).most_common()
-            text += ": " + ", ".join(f"{kind} ({number} trial{'s' * (number > 1)})" for kind, number in kinds)
-        if outcome in (Outcome.ABSTAINED, Outcome.CRASHED, Outcome.NONFINITE):
-            text += f", first at step {min(row.steps for row in ended)}"
-        yield text

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from ccfs.files.digests import file_digest
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
 from ccfs.runs.batches import plan
-from ccfs.runs.build import attack_limit
+from ccfs.runs.build import attack_limit, build_event
 from ccfs.runs.counting import certificate, refuse_changed_events, tally
 from ccfs.runs.manifest import manifest_faults, write_manifest
+from ccfs.runs.outcomes import Outcome
+from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import read_provenance
 from ccfs.runs.reader import RunReader
+from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["certificate_name", "certify", "derive", "refuse_missing_trials"]
+__all__ = ["certificate_name", "certify", "derive", "endings", "refuse_missing_trials"]
+
+_WORDS = {
+    Outcome.ABSTAINED: "abstained",
+    Outcome.CRASHED: "crashed",
+    Outcome.NONFINITE: "met a number that is not finite",
+    Outcome.TERMINATED: "were ended by the environment",
+    Outcome.TRUNCATED: "were cut short by the environment",
+    Outcome.COST: "stopped at a cost",
+    Outcome.GOAL: "stopped at the goal",
+    Outcome.HORIZON: "ran all steps",
+}
 
 
 def certificate_name(arm: Arm, event: EventSpec) -> str:
@@ -125,3 +140,53 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
 
 def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:
     return max((spent for batch in reader.batches(arm, attack) for spent in reader.spent(batch).values()), default=0.0)
+
+
+def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate]) -> Iterator[str]:
+    """Yield a line for each arm with a claim that is not certified or a trial that abstained or crashed.
+
+    After it stands what the trajectory lines tell about the cause: a cost that was never reported, a goal never met.
+    """
+    failed = {document.arm for document in documents if not document.trajectory.is_certified}
+    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    for arm in protocol.arms:
+        rows = _rows(store, protocol, arm)
+        outcomes = {Outcome(row.outcome) for row in rows}
+        if arm.name not in failed and not outcomes & {Outcome.ABSTAINED, Outcome.CRASHED}:
+            continue
+        yield f"{arm.name}: {'; '.join(_parts(rows))}."
+        moved = [row for row in rows if row.steps]
+        costly = [name for name, event in events.items() if needs_cost(event)]
+        if costly and moved and all(row.total_cost is None for row in moved):
+            key = protocol.environment.cost
+            yield (
+                f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
+                f"{key!r} never appeared in info (see `environment.cost`)."
+            )
+        aiming = [name for name, event in events.items() if needs_goal(event)]
+        if aiming and moved and all(row.goal_step is None for row in rows):
+            key = protocol.environment.goal
+            yield (
+                f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
+                f"{key!r} never appeared in info as true (see `environment.goal`)."
+            )
+
+
+def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
+    reader = RunReader(store, protocol)
+    return [row for batch in reader.batches(arm, None) for row in reader.trajectories(batch)]
+
+
+def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:
+    """Yield how many trials ended in each way, the worst ways first."""
+    for outcome, words in _WORDS.items():
+        ended = [row for row in rows if row.outcome == outcome.value]
+        if not ended:
+            continue
+        text = f"{len(ended)} of {len(rows)} {words}"
+        if outcome is Outcome.CRASHED:
+            kinds = Counter(row.error or "unknown" for row in ended).most_common()
+            text += ": " + ", ".join(f"{kind} ({number} trial{'s' * (number > 1)})" for kind, number in kinds)
+        if outcome in (Outcome.ABSTAINED, Outcome.CRASHED, Outcome.NONFINITE):
+            text += f", first at step {min(row.steps for row in ended)}"
+        yield text

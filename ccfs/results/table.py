@@ -18,9 +18,23 @@ from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.results.trial_lines import event_column, fallback_column
 from ccfs.runs.counting import certificate
 
-__all__ = ["HEADS", "TableDocument", "TableRow", "table_document", "table_rows", "worst_attack"]
+__all__ = [
+    "BUDGET",
+    "HEADS",
+    "TableDocument",
+    "TableRow",
+    "markdown",
+    "shown_bounds",
+    "shown_budget",
+    "table_document",
+    "table_rows",
+    "worst_attack",
+]
 
 HEADS = ("Ctrl", "Proposals", "Bound", "Safe", "Goal", "Timeout", "Cost", "p_L", "B_cert", "L", "Shift safe")
+BUDGET = 0.02
+"""Shift budget of the column L where no attack says another one."""
+_COHORT = (Bound.HOEFFDING, Bound.COHORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +167,23 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
                 )
             )
     return rows
+
+
+def shown_bounds(protocol: Protocol) -> tuple[Bound, ...]:
+    """Return the bound rules to show: the protocol's own, and on a cohort both that hold there."""
+    return _COHORT if protocol.bound in _COHORT else (protocol.bound,)
+
+
+def shown_budget(attack: AttackSpec | None) -> float:
+    """Return the shift budget of the column L: that of the shown attack, or `BUDGET` if it has none."""
+    return BUDGET if attack is None or attack.budget is None else attack.budget
+
+
+def markdown(rows: Sequence[TableRow], budget: float, attack: AttackSpec | None) -> str:
+    """Return the table as Markdown. Its last column is under `attack`."""
+    name = None if attack is None else attack.name
+    lines = [HEADS, ("---",) * len(HEADS), *(row.cells(budget, name) for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def worst_attack(rows: Sequence[TableRow], protocol: Protocol) -> AttackSpec | None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.plan import Plan
@@ -20,6 +20,7 @@ from ccfs.controllers.training.seeds import reset_seeds
 from ccfs.controllers.training.state import CURVE, TrainingState
 from ccfs.files.atomic import PARTIAL, write_atomically
 from ccfs.files.lock import LockedError, locked
+from ccfs.files.terminal import progress_display
 
 __all__ = ["fresh", "furthest", "make_environments", "run_plan", "versions", "write_curve"]
 
@@ -127,7 +128,7 @@ def _run_turn(
 ) -> None:
     state.versions = state.versions | versions()
     folder.mkdir(parents=True, exist_ok=True)
-    with _progress(console) as progress:
+    with progress_display(console) as progress:
         task = progress.add_task(state.config.name, total=until, completed=state.steps, note="")
         while state.steps < until:
             state.run_epoch(environments)
@@ -145,12 +146,6 @@ def _show(progress: Progress, task: TaskID, state: TrainingState) -> None:
     rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
     note = f"return {row['return']:.2f}  cost {row['cost']:.1f}  λ {row['multiplier']:.3f}  {rate:,.0f} steps/s"
     progress.update(task, completed=state.steps, note=note)
-
-
-def _progress(console: Console) -> Progress:
-    """Return a progress display that is silent when the output is not a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
 
 
 def _size(space: Space) -> int:

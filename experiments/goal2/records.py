@@ -13,13 +13,11 @@ import first_edition
 import pyarrow as pa
 
 from ccfs.certificates.bounds import Bound
-from ccfs.cli.table import markdown
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.results.certify import refuse_missing_trials
-from ccfs.results.costs import cost_study
-from ccfs.results.costs_text import document
-from ccfs.results.table import TableRow, table_rows
+from ccfs.results.costs import cost_study, costs_document
+from ccfs.results.table import TableRow, markdown, table_rows
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.store import Store
 
@@ -52,8 +50,7 @@ def keep(run: Path, name: str, command: str) -> Path:
     record = {"command": command, "protocol": protocol.hash, "traces": traces}
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if not protocol.stop.cost:  # whole episodes: their total cost is worth a study
-        content = document(cost_study(store), COST_BUDGETS)
-        (folder / "costs.json").write_text(content + "\n", encoding="utf-8")
+        (folder / "costs.json").write_bytes(costs_document(cost_study(store), COST_BUDGETS).to_bytes())
     (folder / "table.md").write_text(tables(lines(name), protocol), encoding="utf-8")
     seal(folder)
     return folder

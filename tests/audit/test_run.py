@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from toy_protocol import contents, protocol
 
-from ccfs.audit.run import audit
-from ccfs.audit.summary import fault_lines
+from ccfs.audit.run import audit, fault_lines
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.files.digests import file_digest
 from ccfs.files.parquet import parquet_bytes, read_parquet

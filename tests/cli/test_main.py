@@ -3,9 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from ccfs.cli.main import app
+from ccfs.images.data import DataError
+from ccfs.runs.store import RunError
 
 
 def test_python_dash_m_is_the_command():
@@ -21,3 +25,52 @@ def test_commands_are_listed_in_order_of_work_and_none_is_lost():
     listed = group.list_commands(None)
     assert listed[:4] == ["demo", "run", "report", "table"]
     assert sorted(listed) == sorted(group.commands)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (ValueError("`x` must be 1, got 2."), 2, "`x` must be 1, got 2."),
+        (RunError("run: is locked."), 2, "run: is locked."),
+        (DataError("mnist is missing."), 2, "mnist is missing."),
+        (ImportError("needs the extra `minari`."), 2, "needs the extra `minari`."),
+        (OSError("no room left"), 2, "no room left"),
+        (SystemExit(0), 2, "Code that this command ran tried to end the process: SystemExit(0). Remove that call."),
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (ValueError("forged\nline\x1b[2K"), 2, "forged\\x0aline\\x1b[2K"),
+    ],
+)
+@pytest.mark.parametrize("command", [["schema"], ["train", "status"], ["image", "install", "mnist"]])
+def test_every_command_shows_errors_as_the_same_one_line(monkeypatch, command, error, code, shown):
+    def refuse(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("ccfs.cli.main.echo", refuse)
+    monkeypatch.setattr("rich.table.Table.__init__", refuse)
+    monkeypatch.setattr("ccfs.images.data.install", refuse)
+    result = CliRunner().invoke(app, command)
+    assert (result.exit_code, result.stdout, result.stderr.strip()) == (code, "", shown)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def wrong(*lines):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("ccfs.cli.main.echo", wrong)
+    assert isinstance(CliRunner().invoke(app, ["schema"]).exception, KeyError)
+
+
+@pytest.mark.parametrize("command", ["run --help", "schema protocol"])
+def test_output_that_nobody_reads_to_its_end_is_no_error(command):
+    done = subprocess.run(
+        f"{sys.executable} -m ccfs {command} | head -c 1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert (len(done.stdout), done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_common_shells(shell, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "true")
+    result = CliRunner().invoke(app, ["--show-completion", shell], prog_name="ccfs")
+    assert result.exit_code == 0
+    assert "_CCFS_COMPLETE" in result.output

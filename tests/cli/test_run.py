@@ -117,7 +117,7 @@ def test_certify_command_exits_1_when_nothing_is_certified(tmp_path):
         (("run", "{p}", "--seeds", "0"), "`seeds` must be in [1, 30], got 0."),
         (("run", "{p}", "--workers", "0"), "`workers` must be at least 1, got 0."),
         (("run", "{p}", "--workers", "2", "--cluster", "tcp://x:1"), "must not be given together"),
-        (("certify", "nowhere"), "nowhere: must be a run directory, but has no protocol.json."),
+        (("certify", "nowhere"), "nowhere: must be a run directory, but there is none."),
         (("audit", "nowhere"), "nowhere: must be a run directory, but there is none."),
         (("audit", "{run}", "--replay", "some"), "`--replay` must be a number or all, got 'some'."),
         (("verify", "nothing.json"), "nothing.json: must be a certificate file, but there is none."),

@@ -65,7 +65,7 @@ def test_divergence_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(runner, "run_plan", diverge)
     result = CliRunner().invoke(app, ["train", "-o", str(tmp_path)])
     assert result.exit_code == 2
-    assert "ccfs train: Epoch 3 left a weight" in result.output
+    assert "Epoch 3 left a weight" in result.output
 
 
 def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypa
     monkeypatch.setattr(runner, "run_plan", lambda plan, console: signal.raise_signal(signal.SIGTERM))
     result = CliRunner().invoke(app, ["train", "-o", str(tmp_path)])
     assert result.exit_code == 130
-    assert "the same command continues" in result.output
+    assert "The same command continues" in result.output
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -263,7 +263,7 @@ def test_witness_command_refuses_with_exit_code_two(tmp_path):
     (tmp_path / "bad.toml").write_text("sigma = 1")
     for words, message in (
         (["--shape", "x.toml"], "needs `--html"),
-        (["--html", page, "--json"], "one at a time"),
+        (["--html", page, "--json"], "must not be given together"),
         (["--html", page, "--shape", str(tmp_path / "bad.toml")], "cannot be drawn"),
         (["--html", page, "--shape", str(tmp_path / "none.toml")], "cannot read the shape"),
     ):

@@ -14,8 +14,7 @@ from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.cli.main import app
 from ccfs.protocol.model import ProtocolError, load_protocol
-from ccfs.report.counts import endings
-from ccfs.results.certify import certify
+from ccfs.results.certify import certify, endings
 from ccfs.runs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.possible import shortfall

@@ -1,0 +1,151 @@
+"""What the commands share: errors and exit codes, progress, workers, and options that occur more than once."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from ccfs.files.terminal import echo_error, progress_display, without_markup
+
+if TYPE_CHECKING:
+    from ccfs.runs.executors import Engine
+    from ccfs.runs.store import Store
+
+__all__ = [
+    "BAD_INPUT",
+    "DOES_NOT_HOLD",
+    "INTERRUPTED",
+    "JsonOption",
+    "OutputOption",
+    "RunArgument",
+    "WorkersOption",
+    "engine_for",
+    "exit_unless",
+    "fail",
+    "interruptible",
+    "numbers",
+    "open_run",
+    "progress_bar",
+    "readable_errors",
+]
+
+DOES_NOT_HOLD, BAD_INPUT, INTERRUPTED = 1, 2, 130
+"""Exit codes. A command that did its work ends with 0. 130 is what shells report for Ctrl-C."""
+
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs run` wrote it.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder of the run. Default: runs/NAME-HASH.")
+]
+WorkersOption = Annotated[int | None, typer.Option("--workers", help="Number of local processes. Default: all cores.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
+
+
+def fail(message: object, code: int) -> NoReturn:
+    """Print a message on stderr and end the command with an exit code."""
+    echo_error(message)
+    raise typer.Exit(code)
+
+
+def exit_unless(holds: bool) -> None:
+    """End the command with exit code 1 unless what it checked holds."""
+    if not holds:
+        raise typer.Exit(DOES_NOT_HOLD)
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Show an error that a user can mend as a message without a traceback, and end with exit code 2.
+
+    Other errors pass through: they are bugs, and their traceback is needed to find them.
+    """
+    try:
+        yield
+    except (typer.Exit, typer.Abort, BrokenPipeError):
+        raise  # typer ends all three. The last one says that nobody reads the output any more, as with `| head`.
+    except KeyboardInterrupt:
+        fail("Interrupted.", INTERRUPTED)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            raise  # rich ends the process in this way
+        # Whatever code it carries, the command did not finish its work.
+        fail(f"Code that this command ran tried to end the process: {error!r}. Remove that call.", BAD_INPUT)
+    except Exception as error:
+        if not isinstance(error, _mendable()):
+            raise
+        fail(error, BAD_INPUT)
+
+
+def _mendable() -> tuple[type[Exception], ...]:
+    # Imported after the fact: a command that succeeds does not pay for them.
+    from pyarrow import ArrowException
+
+    from ccfs.files.lock import LockedError
+    from ccfs.images.counts import RecordError
+    from ccfs.images.data import DataError
+
+    standard = (ValueError, TypeError, RuntimeError, OSError, ImportError, ArithmeticError)
+    return (*standard, ArrowException, LockedError, DataError, RecordError)
+
+
+@contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Answer Ctrl-C with what is kept and how to go on, and end with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(f"Interrupted. {advice}", INTERRUPTED)
+
+
+@contextmanager
+def progress_bar(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show a bar with rate and time left on stderr if that is a terminal. Gives the function that moves it on."""
+    from rich.console import Console
+
+    with progress_display(Console(stderr=True)) as display:
+        task = display.add_task(without_markup(name), total=total, note="")
+
+        def advance(done: int) -> None:
+            speed = display.tasks[0].speed
+            display.update(task, advance=done, note="" if speed is None else f"{speed:.1f} {unit}/s")
+
+        yield advance
+
+
+def engine_for(workers: int | None, cluster: str | None = None) -> Engine:
+    """Return the engine for the options `--workers` and `--cluster`."""
+    from ccfs.runs.executors import cluster_engine, process_engine, serial_engine
+
+    if cluster is not None and workers is not None:
+        raise ValueError("`--workers` and `--cluster` must not be given together. Leave one out.")
+    if cluster is not None:
+        return cluster_engine(cluster)
+    count = workers if workers is not None else os.cpu_count() or 1
+    return serial_engine() if count == 1 else process_engine(count)
+
+
+def open_run(folder: Path) -> Store:
+    """Return the run in a folder. Refuse a path that is no folder."""
+    from ccfs.runs.store import Store
+
+    if not folder.is_dir():
+        raise ValueError(
+            f"{folder}: must be a run directory, but there is none. Give the folder that `ccfs run` wrote."
+        )
+    return Store(folder)
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Return finite numbers of at least 0 that are written with commas."""
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"`{option}` must be numbers with commas, such as 0,1,5, got {text!r}.") from None
+    if not all(0.0 <= number < math.inf for number in found):
+        raise ValueError(f"`{option}` must be finite and at least 0, got {text!r}.")
+    return found

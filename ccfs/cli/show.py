@@ -1,0 +1,153 @@
+"""The commands that show a run: its page, its table, its costs, and its trials as a Minari dataset."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ccfs.cli.shared import JsonOption, RunArgument, engine_for, numbers, open_run
+from ccfs.files.terminal import echo, without_markup
+
+if TYPE_CHECKING:
+    from ccfs.protocol.model import AttackSpec, Protocol
+    from ccfs.results.table import TableRow
+
+__all__ = ["app"]
+
+_PANEL = "Show a run"
+app = typer.Typer()
+
+
+@app.command(rich_help_panel=_PANEL)
+def report(
+    run: RunArgument,
+    drawing: Annotated[
+        str | None, typer.Option(help='Your own drawing of trajectories, "module:callable". Its module is run.')
+    ] = None,
+    replay_steps: Annotated[
+        int, typer.Option(help="Greatest number of steps to replay for the maps. 0 replays nothing.", min=0)
+    ] = 12_000,
+) -> None:
+    """Write RUN/report.html: one page with claims, figures and provenance.
+
+    Code that the run's protocol names is not run. Only environments that CCFS ships replay stored actions.
+    """
+    from ccfs.report.page import write_report
+
+    store = open_run(run)
+    path = write_report(store, drawing=drawing, most_steps=replay_steps, engine=engine_for(None))
+    echo(f"Report: {path}")
+
+
+@app.command(rich_help_panel=_PANEL)
+def table(
+    run: RunArgument,
+    event: Annotated[str | None, typer.Option(help="Name of the event. Default: the protocol's first.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Shift budget of the column L. Default: that of the shown attack, else 0.02.")
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the counts, lower bounds and certified budgets of every arm.
+
+    A run on a cohort is shown under both bounds that hold there. The claim is the one under the protocol's own bound.
+    If there are several attacks, the table shows the one that did most harm and names it.
+    """
+    from ccfs.results.certify import refuse_missing_trials
+    from ccfs.results.table import (
+        markdown,
+        shown_bounds,
+        shown_budget,
+        table_document,
+        table_rows,
+        worst_attack,
+    )
+    from ccfs.results.trial_lines import trial_lines
+
+    if not (budget is None or 0.0 <= budget < math.inf):
+        raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
+    store = open_run(run)
+    protocol = store.protocol()
+    refuse_missing_trials(store, protocol)
+    name = event or protocol.events[0].name
+    rows = table_rows(trial_lines(store, protocol), protocol, name, shown_bounds(protocol))
+    attack = worst_attack(rows, protocol)
+    shown = shown_budget(attack) if budget is None else budget
+    if as_json:
+        echo(table_document(rows, protocol, name, shown).to_bytes().decode().rstrip())
+    elif as_markdown:
+        echo(*markdown(rows, shown, attack).split("\n"))
+    else:
+        _print(rows, protocol, shown, attack)
+
+
+@app.command(rich_help_panel=_PANEL)
+def costs(
+    run: RunArgument,
+    budgets: Annotated[
+        str | None, typer.Option(help="Shift budgets, such as 0,0.02,0.1. Default: 0 and those of the attacks.")
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Total costs, such as 0,1,5,10. Choose them before you see the run.")
+    ] = None,
+    most: Annotated[
+        float | None,
+        typer.Option(help="Greatest total cost of a trial. Default: the horizon, if every step cost 0 or 1."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Certify the total cost: its distribution and its expectation.
+
+    Both are certified without and under shift. All bounds of all arms hold together with the protocol's delta. The
+    run's certificates have a delta of their own.
+    """
+    from ccfs.results.costs import cost_study, costs_document, default_budgets, in_lines
+
+    points = None if grid is None else numbers("--grid", grid)
+    study = cost_study(open_run(run), grid=points, most=most)
+    shifts = default_budgets(study) if budgets is None else numbers("--budgets", budgets)
+    if as_json:
+        echo(costs_document(study, shifts).to_bytes().decode().rstrip())
+    else:
+        echo(*in_lines(study, shifts))
+
+
+@app.command(rich_help_panel=_PANEL)
+def export(
+    run: RunArgument,
+    minari: Annotated[str, typer.Option(help="Name of the new dataset, such as demo/steering-v0.")],
+    arm: Annotated[str | None, typer.Option(help="Arm (controller/schedule), if there are several.")] = None,
+    attack: Annotated[str | None, typer.Option(help="Name of an attack. Default: the nominal trials.")] = None,
+) -> None:
+    """Export trials as a Minari dataset (extra `minari`).
+
+    A run does not store observations. So each trial is replayed, and its hashes must agree with the stored ones.
+    Replaying runs the code that the run's protocol names. Read it before you export a stranger's run.
+    """
+    from ccfs.results.minari import export_minari
+
+    made = export_minari(open_run(run), minari, arm=arm, attack=attack)
+    echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
+    if made.left_out:
+        echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+
+
+def _print(rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ccfs.results.table import HEADS
+
+    look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
+    shifted = "" if attack is None else f", shifted by {attack.name}"
+    title = f"{protocol.name}, {rows[0].trials} trials per arm, L at B = {budget:g}{shifted}{look}"
+    printed = Table(title=without_markup(title))
+    for i, head in enumerate(HEADS):
+        printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
+    for row in rows:
+        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name)))
+    # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
+    Console(width=max(Console().width, 120)).print(printed)
