@@ -1,4 +1,4 @@
-"""Audit one batch: its journal, columns, keys, seeds, hash chains, trajectory lines and energies, all rederived."""
+"""Audit one batch: check its journal and columns, and derive seeds, hash chains, outcomes and energies again."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _chain(row: TrajectoryRow, steps: list[StepRow], dimension: int) -> tuple[by
 
 
 def _is_plausible(row: TrajectoryRow, steps: list[StepRow], protocol: Protocol) -> bool:
-    """Return whether the outcome can follow from the steps (what only a replay can tell is left to the replay)."""
+    """Return whether the outcome can follow from the steps. Some outcomes only a replay can check."""
     outcome = Outcome(row.outcome)
     has_abstained = bool(steps) and steps[-1].source == "abstain"
     if any(step.source == "abstain" or step.action is None for step in steps[:-1]):

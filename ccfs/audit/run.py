@@ -1,4 +1,4 @@
-"""Audit a run: re-hash every file, rederive every number, replay trajectories bit for bit, and name each fault."""
+"""Audit a run: hash every file again, derive every number again, replay trials bit for bit, and name each fault."""
 
 from __future__ import annotations
 
@@ -57,16 +57,17 @@ class _Findings:
 def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) -> AuditReport:
     """Audit a finished run.
 
-    Hashes come first: with a changed, missing or added file the audit ends there, because what would be rederived is
-    not what was recorded. Without a manifest, which is a fault, the journalled batches are still checked.
+    Hashes are checked first. If a file was changed, removed or added, the audit ends there, because derived numbers
+    would not be about what was recorded. A run without a manifest has a fault, but its journalled batches are still
+    checked.
 
-    Replaying runs the code that the protocol names: audit a stranger's run with `replay=0` until you have read its
-    protocol. That runs none of it; what could then not be rederived stands in the notes.
+    Replaying runs the code that the protocol names. Audit a stranger's run with `replay=0` until you have read its
+    protocol. That runs none of the code, and the notes say what could not be checked.
 
     Args:
         store: the run.
-        replay: how many trajectories to replay, spread evenly over the run; None replays all.
-        expected: the hash of the protocol that the run must have; without it, any protocol will do.
+        replay: how many trials to replay, spread evenly over the run. None replays all.
+        expected: the hash of the protocol that the run must have. None accepts any protocol.
     """
     files = sum(1 for _ in store.files())
     faults = list(_kind_faults(store)) or [*_lock_faults(store), *manifest_faults(store)]
@@ -85,7 +86,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     can_count = runs_code or not event_references(protocol)
     if not can_count:
         found.notes.append(
-            "events are counted by code that the protocol names, so nothing was recounted; use --replay."
+            "events are counted by code that the protocol names, so nothing was counted again. Use --replay."
         )
     for arm in protocol.arms:
         _check_arm(store, protocol, arm, found, can_count=can_count)
@@ -93,7 +94,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     if not found.faults and can_count:
         _check_certificates(store, protocol, found)
     if store.exists("report.html"):
-        found.notes.append("report.html: only its hash was checked; `ccfs report` writes it again from the run.")
+        found.notes.append("report.html: only its hash was checked. `ccfs report` writes the page again from the run.")
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
     chosen = trials if replay is None else _spread(trials, replay)
     if not found.faults:
@@ -109,7 +110,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
 
 
 def _kind_faults(store: Store) -> Iterator[str]:
-    """Yield a fault for each link (it may show another file tomorrow) and for what is no file at all."""
+    """Yield a fault for each link, which may show another file tomorrow, and for anything that is no plain file."""
     for path in sorted(store.root.rglob("*")):
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
             yield f"{path.relative_to(store.root).as_posix()}: must be a plain file or folder."
@@ -122,7 +123,7 @@ def _lock_faults(store: Store) -> Iterator[str]:
 
 
 def _faults_without_manifest(store: Store) -> Iterator[str]:
-    """Yield the faults of the journalled batches of a run that has no manifest; others may not have been run yet."""
+    """Yield the faults of the journalled batches of a run without a manifest. Other batches may not have run yet."""
     if store.exists(MANIFEST) or any(_kind_faults(store)):
         return
     try:
@@ -156,18 +157,18 @@ def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, r
 
 
 def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> None:
-    """Note other code: that is no fault, because whether it matters is what a replay tells."""
+    """Note changed code. That is no fault, because only a replay can tell whether the change matters."""
     here = code_tables(tuple(part_targets(protocol).items()))["code"]
     for name, before, now in differences(recorded, here):
-        if name in here:  # otherwise it is not on this machine, and a replay says so
+        if name in here:  # code that is not on this machine is named by the replay
             found.notes.append(
-                f"code {name}: {before} when the run was made, {now} here: the code that audits is not the code "
-                "that ran. Trajectories that replay do not depend on the difference."
+                f"code {name}: {before} when the run was made, {now} here. The code that audits is not the code that "
+                "ran. Trials that replay do not depend on the difference."
             )
 
 
 def _compare_controllers(protocol: Protocol, recorded: object, found: _Findings) -> None:
-    """Name other controllers as faults: a replay with another one proves nothing about the recorded one."""
+    """Name changed controllers as faults. A replay with another one proves nothing about the recorded one."""
     try:
         digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
     except ValueError as error:
@@ -203,7 +204,7 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, 
 def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> list[str]:
     try:
         return list(batch_faults(store, protocol, arm, attack, batch))
-    except Exception as error:  # whatever a forged table makes a reader do, it is a fault of this batch
+    except Exception as error:  # a forged table can make a reader raise anything
         return [f"{batch.traces}: cannot be audited: {error}"]
 
 
@@ -255,10 +256,10 @@ def _spread(trials: list[tuple[Batch, int]], count: int) -> list[tuple[Batch, in
 
 
 def fault_lines(faults: Sequence[str], *, most: int = MOST_OF_A_KIND) -> Iterator[str]:
-    """Yield the faults in their order, at most `most` of a kind, then how many more there are of it.
+    """Yield the faults in their order, at most `most` of a kind, and say how many more of that kind there are.
 
-    Two faults are of one kind if they say the same about different files, trials or steps. This is for printing only:
-    whether a run is clean is a matter of all faults.
+    Two faults are of one kind if they say the same about different files, trials or steps. This is for printing only.
+    Whether a run is clean depends on all faults.
     """
     if not most >= 1:
         raise ValueError(f"`most` must be at least 1, got {most}.")

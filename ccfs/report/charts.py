@@ -1,6 +1,6 @@
-"""What every page is made of: one set of templates, and charts as inline SVG with scales, axes, shapes and contours.
+"""What every page is made of: the templates, and charts as inline SVG.
 
-Colours come from the pages' one style sheet, so that light and dark both fit.
+Colours come from the one style sheet of the pages, so that a chart fits light and dark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 GLYPHS = 8
-"""Number of marker shapes; the style has as many series colours."""
+"""Number of marker shapes. The style sheet has as many series colours."""
 _MOST_POINTS = 150
 Place = TypeVar("Place", float, Vector)
 
@@ -133,7 +133,7 @@ def glyph(kind: int, x: float, y: float, title: str = "", size: float = 4.5) -> 
 class Chart:
     """A plot area with linear axes. Shapes are added in data units, in drawing order.
 
-    On a map one unit is as long across as up. A bare chart has no axes. A clipped one cuts shapes at its frame.
+    On a map both axes have the same scale. A bare chart has no axes. A clipped chart cuts shapes at its frame.
     """
 
     x_range: tuple[float, float]
@@ -154,7 +154,7 @@ class Chart:
 
     def __post_init__(self) -> None:
         self.x_range, self.y_range = _widened(self.x_range), _widened(self.y_range)
-        if self.is_map:  # one unit is as long across as up: widen the shorter axis about its middle
+        if self.is_map:  # widen the shorter axis about its middle, so that both have the same scale
             unit = max(_span(self.x_range) / self._across, _span(self.y_range) / self._up)
             self.x_range = _about(self.x_range, unit * self._across)
             self.y_range = _about(self.y_range, unit * self._up)
@@ -170,7 +170,7 @@ class Chart:
         return self.height - self.bottom - (value - low) / (high - low) * self._up
 
     def line(self, points: Sequence[tuple[float, float]] | Vector, style: str, title: str = "") -> None:
-        """Add a polyline; a point that is not finite breaks it."""
+        """Add a polyline. A point that is not finite breaks it."""
         places = np.asarray(points, dtype=np.float64).reshape(-1, 2)
         is_there = np.isfinite(places).all(axis=1)
         is_first = is_there & ~np.concatenate([[False], is_there[:-1]])
@@ -200,7 +200,7 @@ class Chart:
         *,
         share: float | None = None,
     ) -> None:
-        """Add a rectangle between its ends on both axes, cut at the frame; `share` shades it between 0 and 1."""
+        """Add a rectangle between its ends on both axes, cut at the frame. `share` shades it between 0 and 1."""
         left, right = (self.x(min(max(end, self.x_range[0]), self.x_range[1])) for end in x)
         base, top = (self.y(min(max(end, self.y_range[0]), self.y_range[1])) for end in y)
         self.shapes.append(
@@ -216,7 +216,7 @@ class Chart:
         )
 
     def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
-        """Add a circle in data units, which is an ellipse where they differ between the axes."""
+        """Add a circle in data units. It looks like an ellipse if the axes have different scales."""
         across, up = self.x(x + radius) - self.x(x), self.y(y) - self.y(y + radius)
         self.shapes.append(
             Markup('<ellipse class="{}" cx="{}" cy="{}" rx="{}" ry="{}"><title>{}</title></ellipse>').format(
@@ -239,7 +239,7 @@ class Chart:
         )
 
     def picture(self, rgba: NDArray[np.uint8]) -> None:
-        """Add a picture over the whole plot area; its row 0 is the lowest."""
+        """Add a picture over the whole plot area. Its row 0 is the lowest."""
         from matplotlib.image import imsave
 
         file = io.BytesIO()
@@ -293,7 +293,7 @@ class Chart:
 
     def _axes(self) -> Markup:
         parts, floor = [], self.height - self.bottom
-        for value in ticks(*self.y_range) if self.y_label else []:  # without a name there is nothing to number
+        for value in ticks(*self.y_range) if self.y_label else []:  # an axis without a name has no numbers
             parts.append(
                 Markup('<path class="grid" d="M{} {}H{}"/><text x="{}" y="{}" text-anchor="end">{}</text>').format(
                     f"{self.left:g}",

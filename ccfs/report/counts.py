@@ -1,4 +1,4 @@
-"""What the stored trials say when they are counted: how they ended, the table of all arms, and who acted."""
+"""The counts on a report: how trials ended, the table of all arms, and who acted when."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Key = tuple[str, str, int]
 
 
 class Ending(Enum):
-    """What came first in a trial: every trial has exactly one."""
+    """What came first in a trial. Every trial has exactly one ending."""
 
     GOAL = "goal"
     TIMEOUT = "timeout"
@@ -56,7 +56,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial as the page needs it; `at` is the step, counted from 1, at which it ended this way."""
+    """One trial as the page needs it. `at` is the step, counted from 1, at which it ended this way."""
 
     arm: str
     attack: str
@@ -83,13 +83,13 @@ class Segment:
 
     @property
     def has_room(self) -> bool:
-        """Whether its number fits into it on a phone: a number cut off would be another number."""
+        """Whether its number fits into it on a phone. A number that is cut off would be another number."""
         return self.count >= _ROOM_OF_A_DIGIT * len(str(self.count)) * self.trials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """The trials of one arm, nominal or under one attack; segments that are empty are left out."""
+    """The trials of one arm, nominal or under one attack. Empty segments are left out."""
 
     arm: str
     attack: str
@@ -100,7 +100,7 @@ class Bar:
 def ended_trials(lines: pa.Table) -> list[Trial]:
     """Return one value for each of the lines of `trial_lines`, in their order.
 
-    A cost up to and including the first goal's step is a cost, as in the events.
+    A cost at or before the step of the first goal makes the ending a cost, as in the events.
     """
     found = []
     for line in lines.to_pylist():
@@ -154,7 +154,7 @@ def _bar(group: Sequence[Trial]) -> Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmRows:
-    """One arm: what all bound rules share, and (rule, whether it is the claim's, p_L, B_cert, L) for each rule."""
+    """One arm in the table. `bounds` has (rule, whether it is the claim's, p_L, B_cert, L) for each bound rule."""
 
     controller: str
     schedule: str
@@ -166,7 +166,7 @@ class ArmRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventTable:
-    """The table of one event; `budget` is that of the column L, as a text."""
+    """The table of one event. `budget` is the shift budget of the column L, as text."""
 
     event: str
     budget: str
@@ -174,18 +174,18 @@ class EventTable:
 
 
 def shipped_events(protocol: Protocol) -> Protocol:
-    """Return the protocol with those events only that run no code it names; for reading lines, not for claims."""
+    """Return the protocol without the events that run code it names. Use it to read lines, never for claims."""
     kept = [spec for spec in protocol.events if not event_references(protocol.model_copy(update={"events": (spec,)}))]
     return protocol.model_copy(update={"events": tuple(kept)})
 
 
 def shipped_lines(store: Store, protocol: Protocol) -> pa.Table:
-    """Return one line a trial, with a column for each event that runs no code of the protocol."""
+    """Return one line per trial, with a column for each event that runs no code of the protocol."""
     return trial_lines(store, shipped_events(protocol))
 
 
 def event_tables(protocol: Protocol, lines: pa.Table, attack: AttackSpec | None) -> list[EventTable]:
-    """Return a table for each event that runs no code of the protocol, its last column under `attack`."""
+    """Return a table for each event that runs no code of the protocol. Its last column is under `attack`."""
     bounds, budget = shown_bounds(protocol), shown_budget(attack)
     made = []
     for spec in shipped_events(protocol).events:
@@ -217,7 +217,10 @@ _COLUMNS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sources:
-    """Shares of trials, array [kind, column], over time columns with `edges`; what is missing to 1 has ended."""
+    """Shares of trials by who acted, array [kind, column]. Columns are spans of time between `edges`.
+
+    In each column the shares add up to 1 together with the trials that have ended.
+    """
 
     names: tuple[str, ...]
     styles: tuple[str, ...]
@@ -228,7 +231,9 @@ class Sources:
 
 
 def proposal_bins(count: int) -> list[tuple[str, int]]:
-    """Return (name, first index past the bin) for the proposals of a block: singly, from seven on in doubling bins.
+    """Return (name, first index past the bin) for the proposals of a block.
+
+    Up to six proposals have a bin each. More of them share bins that double in size.
 
     >>> proposal_bins(2)
     [('proposal 1', 1), ('proposal 2', 2)]

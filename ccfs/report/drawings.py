@@ -1,4 +1,4 @@
-"""What a report can draw of an environment: its trajectory drawing, and a scene in which stored actions run again."""
+"""What a report can draw of an environment: its trajectory drawing, and a scene that replays stored actions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SCENES: dict[str, str] = {"safety-gymnasium": "ccfs.envs.safety.point_maps:scene
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Shown:
-    """Trajectories of one arm to draw: nominal, or under one attack."""
+    """Trials of one arm to draw, nominal or under one attack."""
 
     attack: str
     traces: tuple[Trace, ...]
@@ -46,7 +46,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PathGroup:
-    """Paths, arrays [points, 2], that share a name and a colour; the bold one, if any, stands for all."""
+    """Paths, arrays [points, 2], that share a name and a colour. The bold one, if any, is their mean."""
 
     name: str
     paths: tuple[Vector, ...]
@@ -64,7 +64,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disc:
-    """A round place on a map, such as a hazard; `kind` is "hazard", "vase", "goal" or "other"."""
+    """A round place on a map, such as a hazard. `kind` is "hazard", "vase", "goal" or "other"."""
 
     name: str
     center: tuple[float, float]
@@ -74,7 +74,7 @@ class Disc:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Panel:
-    """One drawing: paths over time, or on a map, where a unit is as long across as up."""
+    """One drawing of paths, over time or on a map. On a map both axes have the same scale."""
 
     caption: str
     x_label: str
@@ -86,11 +86,11 @@ class Panel:
 
 
 Drawing: TypeAlias = Callable[[Protocol, Arm, Sequence[Shown]], Panel]
-"""Gets the protocol, an arm, its nominal trajectories and those under one attack (the same trials, the same noise)."""
+"""Gets the protocol, an arm, its nominal trials, and the same trials with the same noise under one attack."""
 
 
 def drawing_for(protocol: Protocol, reference: str | None = None) -> Drawing:
-    """Return the drawing named by "module:callable", by default the environment's own; importing it runs its module."""
+    """Return the drawing named by "module:callable". Its module is run. The default is the environment's own."""
     path = reference or DRAWINGS.get(protocol.environment.make)
     if path is None:
         return totals
@@ -105,14 +105,14 @@ def drawing_for(protocol: Protocol, reference: str | None = None) -> Drawing:
 
 
 class Scene(Shape):
-    """A shipped environment in which a report runs stored actions again, and what the public trace does not hold.
+    """A shipped environment in which a report replays stored actions, and what can be read from its state.
 
-    Every method but `causes` speaks of the present state of `env`.
+    Every method but `causes` is about the present state of `env`.
     """
 
     @property
     def env(self) -> gymnasium.Env[Vector, Vector]:
-        """The environment, of five or six results a step."""
+        """The environment, with five or six results per step."""
         ...
 
     def discs(self) -> tuple[Disc, ...]:
@@ -124,7 +124,7 @@ class Scene(Shape):
         ...
 
     def nearest(self) -> tuple[float, float] | None:
-        """Return the centre of the nearest obstacle as the robot sees it, (ahead, to the left), or None without any."""
+        """Return the center of the nearest obstacle, (ahead, to the left) of the robot, or None if there is none."""
         ...
 
     def legend(self) -> str:
@@ -141,9 +141,9 @@ class Scene(Shape):
 
 
 def scene_for(protocol: Protocol, *, pictures: bool = False) -> Scene | None:
-    """Return the environment's scene, or None if it has none; with `pictures`, its `env` renders off-screen.
+    """Return the environment's scene, or None if it has none. With `pictures`, its `env` renders off-screen.
 
-    Only shipped environments are made, from the recorded arguments: nothing else that the protocol names is run.
+    Only shipped environments are made, from the recorded arguments. Nothing else that the protocol names is run.
     """
     path = SCENES.get(protocol.environment.make)
     if path is None:
@@ -163,7 +163,7 @@ def totals(protocol: Protocol, arm: Arm, shown: Sequence[Shown]) -> Panel:
         groups.append(PathGroup(name=part.attack, paths=tuple(paths)))
     what = "cost" if has_cost else "reward"
     return Panel(
-        caption=f"Total {what} so far; each line is one trajectory.",
+        caption=f"Total {what} so far. Each line is one trial.",
         x_label="step",
         y_label=f"total {what}",
         groups=tuple(groups),

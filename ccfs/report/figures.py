@@ -1,4 +1,4 @@
-"""The figures of a report as inline SVG: the certified curve, where actions came from, and trajectories."""
+"""The figures of a report: certified curves with observed rates, who acted over time, and trajectories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 DELTA = 0.05
-"""Failure probability of each interval around an observed rate; these describe and are no part of a claim."""
+"""Failure probability of each interval around an observed rate. These intervals are no part of a claim."""
 _POINTS = 61
 
 
@@ -52,7 +52,7 @@ class Observed:
 
     @property
     def is_contradiction(self) -> bool:
-        """Whether even the upper end of the interval lies below the certified probability."""
+        """Whether even the upper end of the interval is below the certified probability."""
         return self.high < self.certified
 
     @property
@@ -65,7 +65,7 @@ class Observed:
 
 
 def rate_text(successes: int, trials: int) -> str:
-    """Return an observed rate, which bounds nothing: four decimals to nearest.
+    """Return an observed rate with four decimals, rounded to nearest, because it bounds nothing.
 
     >>> rate_text(2, 3)
     '0.6667'
@@ -76,8 +76,8 @@ def rate_text(successes: int, trials: int) -> str:
 def interval(successes: int, trials: int, bound: Bound, *, delta: float) -> tuple[float, float]:
     """Return a two-sided interval for an observed rate that fails with probability at most `delta`, rounded outwards.
 
-    Both ends use the premise of `bound`: Clopper and Pearson's where trials are alike, the cohort's where they are not
-    (for the Hoeffding rule too, which has the same premise), the anytime one where the run chose when to stop.
+    Both ends use a rule with the premise of `bound`: Clopper and Pearson's for independent trials of one law, the
+    cohort's for listed seeds (also under the Hoeffding rule), and the anytime rule for a run that chose when to stop.
 
     >>> low, high = interval(5, 10, Bound.CLOPPER_PEARSON, delta=0.05)
     >>> f"{low:.4f}, {high:.4f}"
@@ -97,7 +97,7 @@ def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> 
         if not attack.trials:
             continue
         if attack.budget is None:
-            # Drawn at the Euclidean budget that has this energy at the greatest charge; certified by the energy itself.
+            # Drawn at the Euclidean budget that has this energy at the greatest charge. Certified by its energy.
             size = math.sqrt(attack.energy_limit / max(proof.charges))
             limit = f"energy {exact_text(attack.energy_limit)}"
             certified = event_lower(proof.p_lower, math.nextafter(math.sqrt(attack.energy_limit), math.inf))
@@ -171,7 +171,7 @@ def _lowest(rates: Sequence[Observed]) -> Observed | None:
 
 
 def source_figure(found: Sources) -> Markup:
-    """Draw the shares of proposals, fallbacks and abstention over time, stacked; the rest has ended."""
+    """Draw the shares of proposals, fallbacks and abstention over time as a stack. The rest has ended."""
     chart = Chart(
         x_range=(0.0, found.edges[-1]),
         y_range=(0.0, 1.0),
@@ -251,7 +251,7 @@ def _mark_budget(chart: Chart, proof: TrajectoryCertificate, kind: int, *, is_la
 
 
 def _nudges(chart: Chart, rates: Sequence[Observed]) -> list[float]:
-    """Spread markers that share a budget, 10 pixels apart, around it (to its right at budget zero)."""
+    """Return sideways moves, 10 pixels apart, for markers that share a budget. At budget zero all move to the right."""
     moves = []
     for i, rate in enumerate(rates):
         twins = [j for j, other in enumerate(rates) if abs(chart.x(other.budget) - chart.x(rate.budget)) < 5.0]

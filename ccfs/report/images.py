@@ -1,4 +1,4 @@
-"""One HTML file about a run of image certification: curves, certificates, every image, verified endpoint pairs."""
+"""The report of an image run: one HTML file with curves, certificates, images and verified label changes."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class _Column:
 
 
 def write_report(folder: Path, *, delta: float, rows: int) -> Path:
-    """Write `report.html` into the run folder from its counts; every number in it is recomputed here."""
+    """Write `report.html` into the run folder. Every number in it is recomputed from the counts."""
     run, table = read_run(folder), read_counts(folder / "counts.parquet")
     images = run.image_set()
     if images.digest != table.key.dataset_sha256:
-        raise ValueError("the images are not those of the counts. Check the data folder of the run.")
+        raise ValueError("the images are not those that were counted. Check the data folder of the run.")
     columns = _columns(table, run.variant, delta)
     labels = [row.label for row in table.variant(run.variant)]
     thresholds = scaled_thresholds(table.key.sigma, "0.3", "0.5", "0.7")
@@ -131,7 +131,7 @@ def _image_rows(
 
 
 def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
-    """Return the proved label changes of the attack, or None where none was run."""
+    """Return the proved label changes of the attack, or None if no attack was run."""
     from ccfs.images.endpoints import read_attack, shifted_center
 
     path = folder / "attack" / "endpoints.jsonl"

@@ -1,4 +1,4 @@
-"""What a report shows of replayed trajectories: maps of layouts, where fallbacks acted, and one picture."""
+"""What a report shows of replayed trials: maps of layouts, where fallbacks acted, and one picture."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ROOM = 0.4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drawn:
-    """One trajectory on a map: its style (a series colour), its name, the replay, what came first and when."""
+    """One trial on a map: its style (a series colour), its name, its replay, how it ended and when."""
 
     style: str
     name: str
@@ -63,13 +63,16 @@ class Drawn:
 
     @property
     def words(self) -> str:
-        """What came first: a cost by its cause."""
+        """How it ended. A cost is named by its cause."""
         return (self.retold.causes if self.ending is Ending.COST else "") or self.ending.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FallbackMap:
-    """Steps and fallback steps by where the nearest obstacle was, arrays [ahead, right]; `far` are beyond the map."""
+    """All steps and fallback steps by where the nearest obstacle was, arrays [ahead, right].
+
+    `far` counts those whose obstacle was beyond the map: (fallback steps, all steps).
+    """
 
     steps: NDArray[np.int64]
     fallbacks: NDArray[np.int64]
@@ -78,12 +81,12 @@ class FallbackMap:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Fallback steps and all steps, those beyond the map too."""
+        """Fallback steps and all steps, including those beyond the map."""
         return int(self.fallbacks.sum()) + self.far[0], int(self.steps.sum()) + self.far[1]
 
 
 def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
-    """Draw a layout from above with paths over it: a broad band where a fallback acted, faint after the end mark."""
+    """Draw a layout and paths from above. A path is broad where a fallback acted and faint after its end mark."""
     discs = dict.fromkeys(disc for item in drawn for disc in item.retold.discs)
     goals = [disc for disc in discs if disc.kind == "goal"]
     places = np.concatenate([*(item.retold.path for item in drawn), *(_box(disc) for disc in goals)])
@@ -124,7 +127,7 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
 
 
 def end_mark(ending: Ending, style: str, x: float, y: float, title: str = "", *, size: float = 5.0) -> Markup:
-    """Return the mark of how a path ended: a disc at the goal, a cross at a cost, else a square."""
+    """Return the mark of how a path ended: a disc for the goal, a cross for a cost, else a square."""
     shapes = {
         Ending.GOAL: '<circle cx="{x}" cy="{y}" r="{s}"/>',
         Ending.COST: '<path class="under" d="M{x} {y}m-{s} -{s}l{d} {d}m-{d} 0l{d} -{d}"/>'
@@ -136,11 +139,11 @@ def end_mark(ending: Ending, style: str, x: float, y: float, title: str = "", *,
 
 
 def fallback_map(told: Sequence[Retold]) -> FallbackMap:
-    """Count all steps and those of fallbacks by the place of the nearest obstacle in the robot's frame."""
+    """Count all steps and fallback steps by the place of the nearest obstacle in the robot's frame."""
     nearest = np.concatenate([item.nearest for item in told]) if told else np.zeros((0, 2))
     fell = np.concatenate([item.is_fallback for item in told]) if told else np.zeros(0, dtype=np.bool_)
     ahead, right = nearest[:, 0], -nearest[:, 1]
-    near = (np.abs(ahead) < _REACH) & (np.abs(right) < _REACH)  # False for NaN: no obstacle at all
+    near = (np.abs(ahead) < _REACH) & (np.abs(right) < _REACH)  # False for NaN, which means that there is no obstacle
     rows = np.floor((ahead[near] + _REACH) / CELL).astype(np.int64)
     columns = np.floor((right[near] + _REACH) / CELL).astype(np.int64)
     steps, fallbacks = np.zeros((2, _CELLS, _CELLS), dtype=np.int64)
@@ -229,10 +232,10 @@ class Picture:
 
 
 def picture(protocol: Protocol, row: TrajectoryRow, steps: Sequence[StepRow]) -> Picture:
-    """Replay the given steps where pictures can be drawn and show how the world stands after them.
+    """Replay the given steps with an environment that can render, and return a picture of its last state.
 
-    Drawing off-screen needs libraries that a machine may lack, in more ways than can be foreseen: whatever goes wrong
-    there leaves the picture out and says so.
+    Rendering off-screen needs libraries that a machine may lack, in more ways than can be foreseen. Whatever goes wrong
+    there, the report is written without the picture and says so.
     """
     try:
         scene = scene_for(protocol, pictures=True)
@@ -260,7 +263,7 @@ def _data_uri(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmMaps:
-    """The maps of one arm; `endings` are those that occur on them."""
+    """The maps of one arm. `endings` are those that occur on them."""
 
     arm: str
     figures: tuple[Figure, ...]
@@ -269,7 +272,7 @@ class ArmMaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replayed:
-    """What a report shows of replayed trajectories, or why nothing was replayed."""
+    """What a report shows of replayed trials, or why nothing was replayed."""
 
     missing: str = ""
     made: Replays | None = None
@@ -283,7 +286,7 @@ class Replayed:
 def replayed(
     store: Store, protocol: Protocol, trials: Sequence[Trial], attack: str | None, *, most_steps: int, engine: Engine
 ) -> Replayed | None:
-    """Replay what the page shows, beside `attack`; None if nothing is to be, or no shipped scene fits."""
+    """Replay what the page shows, nominal and under `attack`. Return None if nothing is to be replayed."""
     if not most_steps or protocol.environment.make not in SCENES:
         return None
     try:
@@ -344,7 +347,7 @@ def _arm_maps(
 
 
 def _to_picture(protocol: Protocol, trials: Sequence[Trial], attack: str | None, made: Replays) -> Key | None:
-    """Return a nominal trial on the maps, one that ended in cost if there is any."""
+    """Return a nominal trial on the maps. If one of them ended in a cost, it is that one."""
     keys = [(arm.name, NOMINAL, i) for arm in protocol.arms[:ARMS] for i in layouts(trials, arm.name, attack)]
     shown = [key for key in keys if key in made.told]
     return next((key for key in shown if made.told[key].causes), shown[0] if shown else None)

@@ -1,4 +1,4 @@
-"""A run as one page for people: self-contained HTML with the claims, what is not claimed, figures and provenance."""
+"""The report of a run: one HTML file with the claims, what is not claimed, figures and provenance."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def write_report(
 ) -> Path:
     """Write a certified run's report.html, add it to the manifest, and return its path.
 
-    No code that the protocol names is run, with one exception: an environment that we ship (`drawings.SCENES`)
-    replays stored actions. Only `drawing`, if given, is imported besides.
+    Code that the protocol names is not run, with one exception: an environment that we ship (`drawings.SCENES`)
+    replays stored actions. The module of `drawing` is imported, if one is given.
 
     Args:
         store: a finished and certified run.
-        drawing: the trajectory drawing, "module:callable"; by default the environment's own, if we ship one.
-        most_steps: how many steps to replay for maps and such at the most; 0 replays nothing.
-        engine: where to replay, by default in this process; the page does not depend on it.
+        drawing: the trajectory drawing, "module:callable". The default is the environment's own, if we ship one.
+        most_steps: the greatest number of steps to replay for maps. 0 replays nothing.
+        engine: where to replay. The default is this process. The page does not depend on it.
     """
     page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
     with store.locked():
@@ -157,7 +157,7 @@ def _claim(store: Store, arm: Arm, event: str) -> _Claim:
 
 
 def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[Figure]:
-    """Return one figure an event with the curves of all arms, where there is more than one arm."""
+    """Return one figure per event with the curves of all arms, if there is more than one arm."""
     made = []
     for event in protocol.events:
         of_event = [
@@ -186,7 +186,7 @@ def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tu
 
 
 def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: Drawing) -> list[Figure]:
-    """Draw each arm's nominal trajectories beside the same trials under the attack that succeeded most often."""
+    """Draw each arm's nominal trials beside the same trials under the most harmful attack."""
     made = []
     for arm in protocol.arms:
         worst = _most_harmful(protocol, [claim for claim in claims if claim.document.arm == arm.name])

@@ -1,4 +1,4 @@
-"""Run stored actions again in a shipped environment: which trajectories, and whether they come out as stored."""
+"""Replay stored actions in a shipped environment: which trials to choose, and whether they come out as stored."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ __all__ = [
 
 
 class ReplayError(ValueError):
-    """A stored trajectory that does not come out of its reset seed and its actions."""
+    """A stored trial that its reset seed and its actions do not give again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Retold:
-    """A trajectory with what its public trace does not hold.
+    """What a replay shows of a trial and its public trace does not hold.
 
     Args:
         path: places, array [executed steps + 1, 2].
         nearest: where the nearest obstacle was before each step, (ahead, left) of the robot, array [executed steps, 2].
-        is_fallback: whether a fallback acted, one entry an executed step.
+        is_fallback: whether a fallback acted, one entry per executed step.
         causes: what the first cost came from, "" without any.
         discs: what stood where at the start, and goals that appeared on the way.
     """
@@ -62,7 +62,7 @@ class Retold:
 
 
 def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence[StepRow]) -> Retold:
-    """Replay a trajectory, or its first steps, and return what the trace does not hold.
+    """Replay a trial, or its first steps, and return what the trace does not hold.
 
     The hash chain is built again from what the environment gives now (observation, reward, cost, goal, ends) and from
     what is stored (who acted, and how). It must meet the stored one at every step.
@@ -93,7 +93,8 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
             observation=digest,
         )
         chain = chain_step(chain, line)
-        # repr, by which NaN equals itself: a stored number may have been changed and its place in the chain not.
+        # The chain covers what the environment gives now, so a stored number that was changed alone would not show
+        # in it. Compared by repr, NaN equals itself.
         is_other = repr((got.reward, got.cost, got.goal)) != repr((step.reward, step.cost, step.goal))
         _refuse(is_other or chain != step.chain, row, f"the record of step {step.t}")
         path.append(scene.place())
@@ -120,11 +121,11 @@ def _refuse(differs: bool, row: TrajectoryRow, what: str) -> None:
 
 
 LAYOUTS = 4
-"""Maps of each arm."""
+"""Number of maps per arm."""
 MOST_STEPS = 12_000
-"""Steps that a report replays at most unless told otherwise: about 15 seconds of one core for the Point robot."""
+"""Greatest number of steps that a report replays by default: about 15 seconds of one core for the Point robot."""
 ARMS = 6
-"""Arms whose trajectories are replayed, the first ones."""
+"""Number of arms whose trials are replayed, counted from the first."""
 _SAMPLED = 16
 # From the worst ending to the best.
 _SEVERITY = (Ending.CRASHED, Ending.ABSTAINED, Ending.COST, Ending.EARLY, Ending.TIMEOUT, Ending.GOAL)
@@ -133,7 +134,7 @@ _LEAST_PART = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replays:
-    """What was replayed, what did not come out as stored, and how many wanted trajectories the limit left out."""
+    """What was replayed, what did not come out as stored, and how many wanted trials the limit left out."""
 
     told: Mapping[Key, Retold]
     refused: tuple[tuple[Key, str], ...]
@@ -142,16 +143,16 @@ class Replays:
 
     @property
     def causes(self) -> tuple[tuple[str, int], ...]:
-        """What the first cost of a replayed trajectory came from, and in how many, the most frequent first."""
+        """What the first cost of replayed trials came from, and in how many trials, the most frequent first."""
         found = Counter(retold.causes for retold in self.told.values() if retold.causes)
         return tuple(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def layouts(trials: Sequence[Trial], arm: str, attack: str | None) -> list[int]:
-    """Return trials of an arm to draw, the most telling first: every ending is shown before one is shown again.
+    """Return trials of an arm to draw, so that every ending is shown before one is shown again.
 
-    Each next trial shows as many endings as it can that none before has shown, nominal or under the attack. Among
-    equals, failures come first, and failures under an attack that the nominal trial does not share before others.
+    Each next trial is one that shows as many new endings as possible, nominal or under the attack. Among equals,
+    failures come first, and of these the trials that fail under the attack only.
     """
     ends = {(trial.attack, trial.trial): trial.ending for trial in trials if trial.arm == arm}
     waiting = {
@@ -179,14 +180,14 @@ def layouts(trials: Sequence[Trial], arm: str, attack: str | None) -> list[int]:
 def replays(
     store: Store, protocol: Protocol, trials: Sequence[Trial], attack: str | None, *, most_steps: int, engine: Engine
 ) -> Replays | None:
-    """Replay trajectories for the maps and for the fallback maps, within `most_steps` in all.
+    """Replay trials for the maps and for the fallback maps, at most `most_steps` steps in all.
 
     Returns None if the environment has no scene. The result does not depend on the engine.
     """
     by_key = {trial.key: trial for trial in trials}
     wanted = [key for key in dict.fromkeys(_wanted(protocol, trials, attack)) if by_key[key].steps]
     chosen, steps = [], 0
-    for key in wanted:  # the first that does not fit ends it: passing over long ones would choose by outcome
+    for key in wanted:  # stop at the first that does not fit, because skipping long trials would choose by outcome
         if steps + by_key[key].steps > most_steps:
             break
         chosen.append(key)
@@ -196,7 +197,7 @@ def replays(
     try:
         tasks = [executor.submit(_replay, protocol.canonical, str(store.root), part) for part in parts]
         results = [task.result() for task in tasks]
-    except BaseException:  # nobody waits for the others, least of all after Ctrl-C
+    except BaseException:  # also after Ctrl-C, nobody waits for the other parts
         engine.abandon(executor)
         raise
     executor.shutdown()
@@ -214,7 +215,7 @@ def replays(
 
 
 def _replay(canonical: str, root: str, keys: Sequence[Key]) -> dict[Key, Retold | str] | None:
-    """Replay trials in an environment made here; a trial that is refused gives the reason. None without a scene."""
+    """Replay trials in an environment made here. A refused trial gives the reason. Return None without a scene."""
     protocol = parse_canonical(canonical)
     scene = scene_for(protocol)
     if scene is None:
@@ -234,7 +235,7 @@ def _replay(canonical: str, root: str, keys: Sequence[Key]) -> dict[Key, Retold 
 
 
 def _parts(keys: Sequence[Key], steps: Sequence[int], count: int) -> list[list[Key]]:
-    """Split keys into at most `count` parts of about as many steps each, none for so few steps that it does not pay."""
+    """Split keys into at most `count` parts with about equal numbers of steps, and not into very small parts."""
     size = max(sum(steps) / count, _LEAST_PART)
     parts: list[list[Key]] = [[]]
     filled = 0
@@ -248,7 +249,7 @@ def _parts(keys: Sequence[Key], steps: Sequence[int], count: int) -> list[list[K
 
 
 def first_replayed(trials: Sequence[Trial], arm: str, made: Replays) -> list[Retold]:
-    """Return an arm's replayed nominal trajectories up to the first that was not: no choice by how they ended."""
+    """Return an arm's replayed nominal trials up to the first one left out, so that no outcome is preferred."""
     found = []
     for trial in trials:
         if (trial.arm, trial.attack) == (arm, NOMINAL) and trial.steps:
@@ -265,9 +266,9 @@ def stored_trial(store: Store, protocol: Protocol, key: Key) -> tuple[Trajectory
 
 
 def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> Iterator[Key]:
-    """Yield what to replay in rounds: in each, one layout and one of the first nominal trials of every arm.
+    """Yield the trials to replay in rounds. A round has one layout and one of the first nominal trials of every arm.
 
-    The arms take turns, so that the limit cuts all alike.
+    The arms take turns, so that the limit cuts all of them alike.
     """
     arms = [arm.name for arm in protocol.arms[:ARMS]]
     kinds = [NOMINAL] if attack is None else [NOMINAL, attack]
@@ -283,7 +284,7 @@ def _wanted(protocol: Protocol, trials: Sequence[Trial], attack: str | None) -> 
 def _stored(
     store: Store, protocol: Protocol, keys: Sequence[Key]
 ) -> Iterator[tuple[Key, TrajectoryRow, list[StepRow]]]:
-    """Yield the rows of trials; each batch file is read once."""
+    """Yield the rows of trials. Each batch file is read once."""
     reader = RunReader(store, protocol)
     for arm in protocol.arms:
         for attack in (None, *protocol.attacks):

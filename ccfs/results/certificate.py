@@ -1,4 +1,4 @@
-"""The certificate of one arm and event as a file: the claim, its program, its counts, and the traces behind it."""
+"""The certificate of one arm and event as a file, and its claim as a sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class NotACertificateError(CertificateError):
-    """A file that is no certificate of a run at all: a key is missing, or a name is none."""
+    """A file that is not the certificate of a run: a key is missing, or a name breaks the rules for names."""
 
 
 ArmName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$", max_length=161)]
@@ -132,15 +132,15 @@ class RunCertificate(Document):
 
     @property
     def trajectory(self) -> TrajectoryCertificate:
-        """The certificate proper; reading it recomputes every number from the counts."""
+        """The certificate proper. Reading it recomputes every number from the counts."""
         return TrajectoryCertificate.from_entries(self.claim.model_dump(mode="json"))
 
     @property
     def premises(self) -> tuple[str, ...]:
-        """What the claim takes for granted, one sentence or two each."""
+        """What the claim takes for granted, in one or two sentences each."""
         if self.resolution == EXACT:
             return self.trajectory.premises
-        rounded = f"The environment is the one whose observations are rounded to multiples of {self.resolution}."
+        rounded = f"The claim is about the environment with observations rounded to multiples of {self.resolution}."
         return (*self.trajectory.premises, rounded)
 
     @property
@@ -150,7 +150,7 @@ class RunCertificate(Document):
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:
-        """Read a certificate; refuse anything that is not exactly what `to_bytes` writes or does not recompute."""
+        """Read a certificate. Refuse one that `to_bytes` would write otherwise, or whose numbers do not follow."""
         try:
             made = super().from_bytes(content, where=where)
         except ChangedDocumentError as error:
@@ -164,7 +164,7 @@ class RunCertificate(Document):
         return made
 
     def _refuse_contradictions(self) -> None:
-        """Raise if what the document says about its claim is not what the claim says."""
+        """Raise if the document and the claim inside it contradict each other."""
         proof = self.trajectory
         if not self.event == self.definition.name == proof.event:
             raise CertificateError(f"names the events {self.event!r}, {self.definition.name!r} and {proof.event!r}.")
@@ -185,7 +185,7 @@ def claim_record(proof: TrajectoryCertificate) -> ClaimRecord:
 
 
 def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
-    """Return the claim in one sentence, the same wherever it is read. Its numbers are rounded against us."""
+    """Return the claim in one sentence, which is the same everywhere. Its numbers are rounded against us."""
     if isinstance(certificate, RunCertificate):
         proof = certificate.trajectory
         steps = " and ".join(certificate.definition.horizons(certificate.horizon))
@@ -193,15 +193,17 @@ def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
         what = f"Quick look, {certificate.planned_trials} trials: " if is_look else ""
         what += f"{certificate.arm}: P({certificate.event} within {steps} steps)"
     else:
-        proof, what = certificate, "The probability"
+        proof = certificate
+        # A lambda has no name of its own: `certify_policy` calls it "event".
+        what = f"The probability of {'the event' if proof.event in ('', 'event') else proof.event}"
     if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
         what += ", on average over the cohort's fixed reset seeds,"
     counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
-    counted += f" over {proof.family} claims" if proof.family > 1 else ""
+    counted += f" for all {proof.family} claims together" if proof.family > 1 else ""
     lower, target = lower_text(proof.p_lower), exact_text(proof.target)
     if proof.budget is None:
         return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
     return (
         f"{what} is at least {lower} without shift, and stays at least {target} under every causal shift of the "
-        f"proposal centers with total Euclidean budget {lower_text(proof.budget)} ({counted})."
+        f"proposal centers up to a total Euclidean size of {lower_text(proof.budget)} ({counted})."
     )

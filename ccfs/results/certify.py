@@ -41,9 +41,10 @@ def certificate_name(arm: Arm, event: EventSpec) -> str:
 def certify(store: Store) -> list[RunCertificate]:
     """Write the certificates of a finished run and add them to its manifest.
 
-    Assumes: the run is finished. A run cut short at a moment of someone's choice is not what a fixed-size bound
-    covers, so an unfinished one is refused (the anytime bound's stopping rule is part of running). So is one with a
-    changed, added or missing file; only a certificate may be missing, because it is derived here.
+    Assumes: the run is finished. A bound for a fixed number of trials does not cover a run that somebody stopped at a
+    moment of choice, so an unfinished run is refused. (With the anytime bound, the protocol's rule stops the run.)
+    A run with a changed, added or missing file is refused too. Only certificates may be missing, because they are
+    derived here.
     """
     protocol = store.protocol()
     planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
@@ -62,9 +63,9 @@ def certify(store: Store) -> list[RunCertificate]:
 def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertificate]]:
     """Yield every certificate with its file name, computed from the stored traces alone.
 
-    Assumes: the trials are the planned ones, all of them or, where the protocol has a stopping rule, the first ones. A
-    run with others is refused: whoever may leave trials out chooses the counts. So is one with an event whose code is
-    not the recorded one.
+    Assumes: the trials are the planned ones. With a stopping rule they are the first of them, otherwise all. A run with
+    other trials is refused, because whoever may leave trials out can choose the counts. A run is also refused if the
+    code of an event is not the recorded one.
     """
     refuse_changed_events(store, protocol)
     record = read_provenance(store)
@@ -122,7 +123,7 @@ def _texts(table: object) -> dict[str, str]:
 
 
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
-    """Raise unless every arm has the trials that its numbers may be computed from: the planned ones, in order."""
+    """Raise unless every arm has the trials that its numbers may be computed from, which are the planned ones."""
     for arm in protocol.arms:
         trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
         _refuse_missing_trials_of(store, protocol, arm, trials)
@@ -145,7 +146,7 @@ def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:
 def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate]) -> Iterator[str]:
     """Yield a line for each arm with a claim that is not certified or a trial that abstained or crashed.
 
-    After it stands what the trajectory lines tell about the cause: a cost that was never reported, a goal never met.
+    Further lines name likely causes: a cost that was never reported, or a goal that was never met.
     """
     failed = {document.arm for document in documents if not document.trajectory.is_certified}
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}

@@ -1,4 +1,4 @@
-"""Export a run's trajectories as a Minari dataset: observations come from replaying, checked against stored hashes."""
+"""Export trials of a run as a Minari dataset. Observations come from a replay that must meet the stored hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Exported", "export_minari"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was exported; `left_out` are trials that ended before any step was executed."""
+    """What was exported. `left_out` are the trials that ended before any step was executed."""
 
     dataset_id: str
     episodes: int
@@ -39,7 +39,7 @@ class Exported:
 
 
 class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
-    """Keeps the observations that pass by, rounded to the protocol's grid as the controller sees them."""
+    """Keeps the observations of a trial, rounded to the protocol's grid as the controller sees them."""
 
     def __init__(self, env: gymnasium.Env[Vector, Vector], seen: Callable[[Vector], Vector]) -> None:
         super().__init__(env)
@@ -60,16 +60,16 @@ class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
 
 
 def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, attack: str | None = None) -> Exported:
-    """Write the trajectories of one arm, nominal or under one attack, as a Minari dataset on this machine.
+    """Write the trials of one arm, nominal or under one attack, as a Minari dataset on this machine.
 
-    Runs the code that the protocol names. A trajectory that does not replay to its stored hash is refused. A step in
-    which the program abstained has no action and is not exported; the trajectory then ends truncated.
+    This runs the code that the protocol names. A trial that does not replay to its stored hash is refused. A step in
+    which the program abstained has no action, so it is not exported, and its episode ends truncated.
 
     Args:
         store: a finished run.
         dataset_id: Minari's name for it, such as "demo/steering-v0".
-        arm: "controller/schedule"; may be left out if the run has one arm.
-        attack: an attack's name; None exports the nominal trajectories.
+        arm: "controller/schedule". It may be left out if the run has one arm.
+        attack: name of an attack. None exports the nominal trials.
     """
     try:
         from minari import create_dataset_from_buffers
@@ -81,7 +81,7 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         parse_dataset_id(dataset_id)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0, got {dataset_id!r}."
+            f"`dataset_id` (`--minari`) must be a name with a version, such as demo/steering-v0, got {dataset_id!r}."
         ) from error
     if get_dataset_path(dataset_id).exists():
         raise ValueError(
@@ -104,9 +104,9 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
             buffers.append(_episode(row, recorder.steps, tap.seen, wrapped.action_space.dtype))
             metadata.append({"trial": row.trial, "reset_seed": row.reset_seed, "outcome": row.outcome})
         if not buffers:
-            raise RunError(f"{store.root}: holds no trajectory with a step to export.")
+            raise RunError(f"{store.root}: holds no trial with a step to export.")
         with warnings.catch_warnings():
-            # It wishes for an author and a link, which only the user could know, and for a registered environment.
+            # Minari warns that author, link and registered environment are missing. Only the user could know them.
             warnings.filterwarnings("ignore", category=UserWarning, module="minari")
             dataset = create_dataset_from_buffers(
                 dataset_id=dataset_id,
@@ -178,7 +178,7 @@ def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype
 
 
 def _column(values: list[float] | list[bool] | list[int]) -> NDArray[np.generic]:
-    """One entry a row: Minari 0.5 writes plain vectors in `infos` but cannot read them back."""
+    """Return a column with one entry per row. Minari 0.5 writes plain vectors in `infos` but cannot read them back."""
     return np.array(values)[:, None]
 
 
@@ -203,6 +203,6 @@ def _choose_attack(protocol: Protocol, name: str | None) -> AttackSpec | None:
 
 def _description(protocol: Protocol, arm: Arm, attack: AttackSpec | None, left_out: list[int]) -> str:
     how = "nominal" if attack is None else f"under the attack {attack.name}"
-    words = f"Trajectories of {arm.name}, {how}, of the CCFS run {protocol.name} (protocol {protocol.hash})."
+    words = f"Trials of {arm.name}, {how}, of the CCFS run {protocol.name} (protocol {protocol.hash})."
     missing = f" Trials without any executed step are left out: {left_out}." if left_out else ""
     return words + missing

@@ -1,6 +1,6 @@
-"""A certificate in one call: wrap a policy, roll it out in this process, count an event, and say in words what follows.
+"""A certificate in one call: wrap a policy, run trials in this process, and count an event.
 
-For runs that others shall audit, write a protocol and use `ccfs run`: it keeps traces, hashes and attacks.
+It stores nothing. For a run that others can audit, write a protocol and use `ccfs run`.
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ def certify_policy(
     family: int = 1,
     resolution: float | None = None,
 ) -> TrajectoryCertificate:
-    """Roll out `trials` nominal trajectories of a wrapped policy and certify the event's probability under shifts.
+    """Run `trials` nominal trials of a wrapped policy and certify the probability of an event under shifts.
 
-    Each trial resets `env` with a fresh seed and draws fresh proposal noise, so the trials are independent draws from
-    one law, and Clopper and Pearson's bound applies (Theorem 14, thm:adaptive-trajectory, turns it into a budget).
+    Each trial resets `env` with a fresh seed and draws fresh proposal noise. So the trials are independent draws from
+    one law, and Clopper and Pearson's bound applies. Theorem 14 (thm:adaptive-trajectory) turns it into a budget.
 
-    Assumes: everything here was fixed before the call, `seed` included: choosing among several calls by their results
-    needs `family` to count them all. The policy is deterministic. A function has no memory. A Controller may have one,
-    and the state that a model's `predict` returns is carried through the episode. The environment's randomness comes
-    from its reset seed. A trial in which anything raises is a failure.
+    Assumes: everything here was fixed before the call, `seed` included. Whoever chooses among several calls by their
+    results must let `family` count them all. The policy is deterministic. A function has no memory. A Controller may
+    have one, and the state that a model's `predict` returns is carried through the trial. The environment's randomness
+    comes from its reset seed. A trial in which anything raises is a failure.
 
     Args:
-        env: environment with a Box action space of shape (d,); five or six return values.
-        policy: from observation to action: a function, a model with `predict`, or a Controller. A model of
+        env: environment with a Box action space of shape (d,) and five or six return values per step.
+        policy: gives an action for an observation. A function, a model with `predict`, or a Controller. A model of
             Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included
             (`ccfs.controllers.from_predict`).
         event: what counts as success, a function of the public trace alone.
-        schedule: law of the proposal block, one for all steps or one a step.
+        schedule: law of the proposal block, one for all steps or one per step.
         horizon: greatest number of steps.
-        trials: number of trajectories, fixed in advance.
+        trials: number of trials, fixed in advance.
         target: the probability to keep, in (0, 1).
         delta: failure probability over all `family` claims.
-        seed: root of all random streams: a trial's noise is keyed by this seed, the trial's number and its reset seed.
+        seed: root of all random streams. The key of a trial's noise is this seed, its number and its reset seed.
             Two calls with the same seed share their noise. After tuning, take another one.
-        verifier: says which actions may run; None accepts every finite action in the box.
-        fallbacks: asked in order when no proposal is accepted; without an answer the trial ends as a failure.
+        verifier: says which actions may run. None accepts every finite action in the box.
+        fallbacks: asked in order if no proposal is accepted. Without an accepted one the trial abstains and fails.
         family: number of claims that share `delta`.
-        resolution: a power of two such as 2.0**-20; observations are rounded to its multiples. None does not round.
+        resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples. None does not round.
     """
     count = checks.count("trials", trials, minimum=1)
     controller, success = _controller(policy), _event(event)
@@ -92,7 +92,7 @@ def certify_policy(
         env, program=program, schedule=schedule, seed=seed, horizon=horizon, resolution=resolution
     )
     check_horizon(env, horizon, name="env")
-    # The claim's own numbers are checked before hours of rollouts, and so are the parts by one step of their own.
+    # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
     certify_event(0, count, delta=delta, family=family, target=target, schedule=schedule, bound=Bound.CLOPPER_PEARSON)
     missing = shortfall(count, delta=delta, family=family, target=target, bound=Bound.CLOPPER_PEARSON)
     if missing is not None:
@@ -112,7 +112,7 @@ def certify_policy(
 
 
 def load_certificate(path: str | Path) -> RunCertificate:
-    """Read a certificate file of a run and recompute its numbers; raise CertificateError if one does not follow."""
+    """Read a certificate of a run and recompute its numbers. Raise CertificateError if one does not follow."""
     return verify(Path(path), None)
 
 
@@ -123,7 +123,7 @@ def _refuse_what_is_no_environment(env: object) -> None:
 
 
 class _Function:
-    """A function as a controller; nothing is hashed, because nothing is stored."""
+    """A function as a controller. It has no digest, because nothing is stored."""
 
     digest = ""
 
@@ -138,7 +138,7 @@ class _Function:
         if isinstance(answer, tuple) and len(answer) == 2 and (np.ndim(answer[0]) or answer[1] is None):
             raise TypeError(
                 "`policy` must return an action, got a pair (action, state), as `predict` returns it. "
-                "Pass the model itself, or return the first of both."
+                "Pass the model itself, or return the action alone."
             )
         return np.asarray(answer, dtype=np.float64)
 
@@ -190,7 +190,7 @@ def _try_one_step(
     seed: int,
     events: dict[str, Event],
 ) -> None:
-    """Let a mistake in a part show itself: in a trial it would only count as a failure."""
+    """Raise if a part makes a mistake. In a trial the mistake would only count as a failure."""
     verifier = type(wrapped.program.verifier).__name__
     names = Names(
         environment="`env`",

@@ -1,4 +1,4 @@
-"""The table of a run: counts, lower bounds and budgets of every arm, as a pure function of its trial lines."""
+"""The table of a run: counts, lower bounds and budgets of every arm, computed from its trial lines alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TableRow:
     acted: Mapping[str, int]
 
     def cells(self, budget: float, attack: str | None) -> tuple[str, ...]:
-        """Return the row as texts in the order of `HEADS`; lower bounds are rounded down."""
+        """Return the row as texts in the order of `HEADS`. Lower bounds are rounded down."""
         proof = self.certificate
         return (
             self.controller,
@@ -134,9 +134,9 @@ def table_document(rows: Sequence[TableRow], protocol: Protocol, event: str, bud
 def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:
     """Return one row for each arm and bound rule, from the lines of `trial_lines` alone.
 
-    Assumes: the lines are all trials of a finished run of the protocol; the bound rules fit how they were drawn. Where
-    several rules are shown, only the protocol's own is the claim: it was chosen before the first trial. (Hoeffding's
-    bound on a cohort is never above the cohort bound, so showing it beside adds no claim.)
+    Assumes: the lines are all trials of a finished run of the protocol, and the bound rules fit how they were drawn. If
+    several rules are shown, only the protocol's own is the claim, because it was chosen before the first trial.
+    (Hoeffding's bound on a cohort is never above the cohort bound, so it adds no claim.)
     """
     known = {spec.name for spec in protocol.events}
     if event not in known:

@@ -1,4 +1,4 @@
-"""One line for every trial of a run: outcome, events, who acted, energy spent and the trace's hash, in one table."""
+"""One table with a line for every trial of a run: outcome, events, who acted, energy spent and the trace's hash."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def fallback_column(fallback: str) -> str:
 def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
     """Return one line for every trial of every arm and attack of a finished run, in the protocol's order.
 
-    A run that is not finished, or with a file that was changed, added or removed, is refused: whatever is computed from
-    these lines is as good as a certificate. So is one with an event whose code was changed.
-    (The report page is not read, so that an old one does not matter.)
+    People read the numbers from these lines as they read a certificate. So a run is refused if it is not finished, if
+    one of its files was changed, added or removed, or if the code of an event was changed. (An old report page does
+    not matter, because it is not read.)
 
-    Besides the trajectory table's columns: `controller`, `schedule` and `attack`; a yes or no for each event; steps by
-    `proposals`, by each fallback and `abstained`; `spent`, the energy of an attacked trial (rounded up, else zero).
+    The columns of the trajectory table are preceded by `controller`, `schedule` and `attack`. A column per event says
+    whether the trial is in it. Others count the steps by `proposals`, by each fallback, and `abstained`. The column
+    `spent` is the energy of an attacked trial, rounded up, and 0 for a nominal one.
     """
     faults = [fault for fault in manifest_faults(store) if not fault.startswith("report.html:")]
     if faults:

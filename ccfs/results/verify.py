@@ -34,7 +34,7 @@ class Verification(Document):
 
 
 def refuse_no_file(path: Path) -> None:
-    """Raise ValueError unless there is a file; in a run's folder, name a certificate to take instead."""
+    """Raise ValueError unless `path` is a file. If it is the folder of a run, name a certificate inside."""
     if path.is_file():
         return
     inside = sorted(path.glob("certificates/**/*.json")) if path.is_dir() else []
@@ -46,11 +46,11 @@ def refuse_no_file(path: Path) -> None:
 
 
 def verify(path: Path, store: Store | None) -> RunCertificate:
-    """Return the certificate if it holds; raise CertificateError saying what does not.
+    """Return the certificate if it holds. Raise CertificateError if it does not, and say why.
 
-    Without the run, this proves that the numbers follow from the counts; with it, also that the counts follow from
-    the traces. That the traces follow from the protocol is what an audit with replay proves. Neither runs code that the
-    protocol names, so a run whose events are such code is refused here.
+    Without the run, this proves that the numbers follow from the counts. With the run, it also proves that the counts
+    follow from the traces. Only an audit with replay proves that the traces follow from the protocol. Code that the
+    protocol names is not run here, so a run whose events are such code is refused.
     """
     try:
         content = path.read_bytes()
@@ -72,7 +72,7 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
         foreign = event_references(protocol)
         if foreign:
             raise CertificateError(
-                f"{store.root}: counting needs {foreign[0]}, code that the protocol names; read it, then audit."
+                f"{store.root}: counting needs {foreign[0]}, code that the protocol names. Read it, then audit the run."
             )
         try:
             derived = {made.to_bytes() for _, made in derive(store, protocol)}
@@ -84,7 +84,7 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
 
 
 def _refuse_other_kinds(content: bytes, path: Path) -> None:
-    """Refuse what is not even a JSON object, in words that say what is expected."""
+    """Refuse content that is not a JSON object, and say what is expected."""
     try:
         is_object = isinstance(json.loads(content), dict)
     except (ValueError, RecursionError):

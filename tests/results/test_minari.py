@@ -116,5 +116,5 @@ def test_export_command_writes_once(store):
 def test_export_command_refuses_a_bad_dataset_id_in_one_line(store, name):
     answer = CliRunner().invoke(app, ["export", str(store.root), "--minari", name, "--arm", "steer/one"])
     assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
-    words = "`dataset_id` (`--minari`) must be a name with a version, as demo/steering-v0"
+    words = "`dataset_id` (`--minari`) must be a name with a version, such as demo/steering-v0"
     assert answer.output == f"{words}, got {name!r}.\n"

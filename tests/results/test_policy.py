@@ -73,7 +73,7 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
     made = ccfs.certify_policy(make(horizon=5), steer, event=ccfs.NoAbstention(horizon=5), trials=7, verifier=never, **CLAIM)  # fmt: skip  # noqa: E501
     assert (made.successes, made.mu) == (0, None)
     assert ccfs.in_words(made) == (
-        "The probability is not certified to be at least 0.5: its lower bound is 0.0000 "
+        "The probability of NoAbstention is not certified to be at least 0.5: its lower bound is 0.0000 "
         f"(0 of 7 nominal trials, failure probability {made.delta:g})."
     )
 
@@ -128,7 +128,7 @@ def test_in_words_names_the_cohort_and_the_family():
         60, 60, delta=0.01, family=3, target=0.5, schedule=ccfs.ProposalSchedule(count=1, sigma=0.2), bound="cohort"
     )
     assert "The probability, on average over the cohort's fixed reset seeds, is at least" in ccfs.in_words(made)
-    assert "failure probability 0.01 over 3 claims)" in ccfs.in_words(made)
+    assert "failure probability 0.01 for all 3 claims together)" in ccfs.in_words(made)
 
 
 def test_in_words_rounds_down():

@@ -222,7 +222,7 @@ def test_run_traces_do_not_depend_on_provenance_and_audit_only_notes_other_sourc
     for replay in (0, None):
         report = audit(Store(store.root), replay=replay)
         assert report.is_clean
-        expected = "code ccfs: " + "f" * 64 + f" when the run was made, {digest} here: the code that audits"
+        expected = "code ccfs: " + "f" * 64 + f" when the run was made, {digest} here. The code that audits"
         assert any(note.startswith(expected) for note in report.notes)
         assert not audit(Store(tmp_path / "here"), replay=replay).notes[1:]
 
