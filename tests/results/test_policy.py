@@ -127,7 +127,7 @@ def test_in_words_names_the_cohort_and_the_family():
     made = certify_event(
         60, 60, delta=0.01, family=3, target=0.5, schedule=ccfs.ProposalSchedule(count=1, sigma=0.2), bound="cohort"
     )
-    assert "The probability, on average over the cohort's fixed reset seeds, is at least" in ccfs.in_words(made)
+    assert "The probability of the event, on average over the cohort's fixed reset seeds, is at least" in ccfs.in_words(made)
     assert "failure probability 0.01 for all 3 claims together)" in ccfs.in_words(made)
 
 
@@ -136,7 +136,7 @@ def test_in_words_rounds_down():
     words = ccfs.in_words(proof)
     assert "at least 0.9549 without shift" in words
     assert 0.95499 < proof.p_lower < 0.955
-    assert f"budget {int(proof.budget * 1e4) / 1e4:.4f} " in words
+    assert f"size of {int(proof.budget * 1e4) / 1e4:.4f} " in words
 
 
 def test_api_is_small_lazy_and_complete():
