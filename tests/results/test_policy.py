@@ -127,8 +127,9 @@ def test_in_words_names_the_cohort_and_the_family():
     made = certify_event(
         60, 60, delta=0.01, family=3, target=0.5, schedule=ccfs.ProposalSchedule(count=1, sigma=0.2), bound="cohort"
     )
-    assert "The probability of the event, on average over the cohort's fixed reset seeds, is at least" in ccfs.in_words(made)
-    assert "failure probability 0.01 for all 3 claims together)" in ccfs.in_words(made)
+    words = ccfs.in_words(made)
+    assert "The probability of the event, on average over the cohort's fixed reset seeds, is at least" in words
+    assert "failure probability 0.01 for all 3 claims together)" in words
 
 
 def test_in_words_rounds_down():
