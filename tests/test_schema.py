@@ -136,6 +136,7 @@ def test_shipped_schema_is_what_the_model_gives(kind):
     assert {path.stem for path in SHIPPED.glob("*.json")} == set(DOCUMENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_real_document_fits_the_shipped_schema_and_a_changed_one_does_not(documents, kind):
     whole = json.loads((SHIPPED / f"{kind}.json").read_text(encoding="utf-8"))
@@ -183,6 +184,7 @@ def test_reader_refuses_another_kind_or_version_and_names_both(documents, found,
         RunCertificate.from_bytes(content, where="c.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["protocol", "provenance", "manifest", "batch"])
 @pytest.mark.parametrize("found", ["ccfs/verification/7", "ccfs-run-1", None])
 def test_run_with_a_file_of_another_kind_or_version_is_refused(finished, tmp_path, kind, found):
@@ -232,6 +234,7 @@ def test_documents_are_read_back_as_they_were_written(documents):
             assert read_document(made.to_bytes(), model.format_name())
 
 
+@pytest.mark.slow
 def test_schema_command_prints_lists_and_refuses():
     runner = CliRunner()
     assert runner.invoke(app, ["schema"]).stdout.split() == list(DOCUMENTS)

@@ -78,6 +78,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 @given(seed=st.integers(0, 1000), budget=st.floats(0.0, 1.0))
 @settings(max_examples=25, deadline=None)

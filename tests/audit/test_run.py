@@ -24,6 +24,8 @@ from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chai
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -85,7 +87,6 @@ def mutations(rng, files):
             yield name, bytes(changed)
 
 
-@pytest.mark.slow
 def test_audit_misses_none_of_600_mutations(store):
     files = contents(store.root)
     stream = mutations(random.Random(4), files)
@@ -148,7 +149,6 @@ def changed_first(rows, **values):
     return [rows[0]._replace(**values), *rows[1:]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -168,7 +168,6 @@ def test_audit_finds_forged_steps_behind_new_hashes(store, change, message):
     assert all("steer/four/nominal/batch-00001.parquet:" in fault for fault in faults)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

@@ -360,6 +360,7 @@ def true_lower(p_lower: float, schedules: tuple[ProposalSchedule, ...], size: fl
     return mpmath.erfc((mu - quantile) / mpmath.sqrt(2)) / 2, mu
 
 
+@pytest.mark.slow
 def test_lower_at_is_at_most_the_true_value_and_at_most_two_roundings_below() -> None:
     """Two roundings: the length mu of the shift up, the probability down. Turning one round breaks over 100 cases."""
     made = goal2(200, FOUR, "clopper-pearson")

@@ -12,6 +12,7 @@ from ccfs.cli.demo import demo_protocol
 from ccfs.cli.main import app
 from ccfs.protocol.model import load_protocol
 
+pytestmark = pytest.mark.slow
 ARM = "certificates/steer/four/safe.json"
 
 
@@ -29,7 +30,6 @@ def done(tmp_path_factory):
     return folder, result
 
 
-@pytest.mark.slow
 def test_run_command_prints_the_claim_and_where_results_are(done):
     folder, result = done
     claim = "steer/four: P(safe within 6 steps), on average over the cohort's fixed reset seeds, is at least"
@@ -76,7 +76,6 @@ def test_audit_and_verify_commands_exit_1_on_a_changed_file(done, tmp_path):
     assert call("certify", tmp_path / "run").exit_code == 2
 
 
-@pytest.mark.slow
 def test_commands_print_the_protocol_hash_and_audit_can_expect_it(done):
     folder, first = done
     made = load_protocol(folder / "p.toml")

@@ -110,6 +110,7 @@ def test_verify_refuses_an_arm_that_is_no_name(run, name):
     assert "is no ccfs/certificate/1: `arm` must be written as a name" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys",
     [("event",), ("definition", "name"), ("attacks", 0, "attack"), ("unverified_fallbacks", 0)],

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 import ccfs
 from ccfs.controllers import Controller, from_predict, from_sb3
 
+pytestmark = pytest.mark.slow
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from sb3_contrib import RecurrentPPO
@@ -142,7 +143,6 @@ def by_the_library(model, venv, seed, steps=STEPS):
     return bottom(venv).envs[0].unwrapped.episodes[-1][:steps], np.array(answers)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", WRAPPED)
 @pytest.mark.parametrize("name", MODELS)
 def test_from_predict_answers_as_the_library_does(name, wrapped):

@@ -10,8 +10,9 @@ from small_training import Target, config_with, fresh, make
 from ccfs.controllers.training.rollout import advantages_and_targets, centred, collect, standardised
 from ccfs.controllers.training.state import TrainingState
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.usefixtures("_omnisafe")
 def test_advantages_equal_omnisafe_buffers() -> None:
     import torch
