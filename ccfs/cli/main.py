@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -23,15 +22,15 @@ _MORE = "More"
 class _Commands(TyperGroup):
     """Lists the commands in the order in which a user needs them, and shows the errors of all of them alike."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         """Return the names of all commands."""
         names = list(self.commands)
         return [name for name in _IN_ORDER if name in names] + [name for name in names if name not in _IN_ORDER]
 
-    def invoke(self, ctx: click.Context) -> object:
+    def invoke(self, ctx: object) -> object:
         """Run the command that was asked for."""
         with readable_errors():
-            return super().invoke(ctx)
+            return super().invoke(cast(typer.Context, ctx))
 
 
 app = typer.Typer(
