@@ -1,4 +1,4 @@
-"""Wrap a policy, roll it out, and certify what it does under every bounded causal shift of its proposals."""
+"""Wrap a policy, run trials of it, and certify an event under every bounded causal shift of its proposals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ __all__ = [
 
 __version__ = _version("ccfs")
 
-# Imported when first used: `import ccfs` costs nothing, and `ccfs --help` needs no Gymnasium.
+# Names are imported when they are first used, so that `import ccfs` and `ccfs --help` do not load Gymnasium.
 _HOMES = {
     "AcceptAll": "ccfs.runtime.components",
     "AllOf": "ccfs.runs.events",

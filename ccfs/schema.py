@@ -1,4 +1,4 @@
-"""The JSON Schema of every document that we write, from the model that reads it, and the same as tables for people."""
+"""The JSON Schema of every document that we write, made from the model that reads it, and as tables for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHIPPED = Path(__file__).parent / "schemas"
 
 
 class _Plain(GenerateJsonSchema):
-    """Leaves out the titles that pydantic makes of names: they say nothing that the name does not."""
+    """Leaves out the titles that pydantic makes from names, because they only repeat the name."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False: a key's name is its title."""

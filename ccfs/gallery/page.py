@@ -1,4 +1,4 @@
-"""The gallery page: where conditioning on a drawn set is safe, and where the usual radius promises too much."""
+"""The gallery page: where conditioning on a drawn set is safe, and where the substituted radius promises too much."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 440.0, 56.0, 12.0, 12.0, 42.0
 
 
 def write_page(path: Path, shapes: Sequence[Shape], *, witnesses: Sequence[WitnessPage] = ()) -> None:
-    """Compute and write the page; nothing in it is fetched from anywhere."""
+    """Compute and write the page. It fetches nothing from anywhere."""
     content = page([study(shape) for shape in shapes], witnesses=witnesses)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
@@ -55,7 +55,7 @@ def _figures(found: Study) -> tuple[Figure, ...]:
 
 def _verdict(found: Study) -> str | Markup:
     share = f"among these, label {found.label} has {found.probability:.4g}"
-    kept = f"Of all proposals, {found.occupancy:.4g} are kept; {share}."
+    kept = f"Of all proposals, {found.occupancy:.4g} are kept, and {share}."
     if found.change is None:
         reason = "there is only one label" if len(set(found.shape.labels)) == 1 else "none was found within 4 sigma"
         return f"{kept} The decision does not change nearby: {reason}."
@@ -87,7 +87,7 @@ def _ratio_words(found: Study) -> str:
     if found.local_ratio > 1.0 + ROUNDING:
         said = "above 1: a tiny move changes the kept law more than it changes the Gaussian"
     else:
-        said = "not above 1: tiny moves from here are no worse than the Gaussian's; that says nothing of other centers"
+        said = "not above 1: from here tiny moves are no worse than the Gaussian's. This says nothing of other centers"
     return f"Greatest variance of the kept law over σ². At the chosen center {found.local_ratio:.4g}, {said}."
 
 
@@ -119,7 +119,7 @@ def _occupancy_plot(study: Study) -> Markup:
 
 
 def _ratio_plot(study: Study) -> Markup:
-    """Draw the greatest conditional variance over sigma squared, over centers; 1 is the Gaussian's."""
+    """Draw the greatest conditional variance divided by sigma squared, over centers. The Gaussian has 1."""
     ratio = study.maps.local_ratio
     if study.shape.boxes.dim == 1:
         top = max(1.2, min(float(ratio.max()) * 1.05, 6.0))
@@ -167,7 +167,7 @@ def _radii_plot(study: Study) -> Markup:
 
 
 def _plane(axes: tuple[Array, ...], label: str, x_name: str, y_name: str) -> Chart:
-    """Return a chart in which a unit is as long across as up, unless that would be extremely flat or tall."""
+    """Return a chart with the same scale on both axes, unless it would be extremely flat or tall."""
     x, y = ((float(axis[0]), float(axis[-1])) for axis in axes)
     tall = (_WIDTH - _LEFT - _RIGHT) * (y[1] - y[0]) / (x[1] - x[0])
     return _chart(x, y, min(max(tall, 150.0), 520.0), label, x_name, y_name)
@@ -201,7 +201,7 @@ def _map(study: Study, palette: str, shade: Array, label: str, lines: list[Array
 
 
 def _add_boxes(study: Study, chart: Chart, style: str) -> None:
-    """Add the retained set; in one dimension its boxes are as tall as the chart."""
+    """Add the retained set. In one dimension its boxes are as tall as the chart."""
     boxes = study.shape.boxes
     for low, high, label in zip(boxes.lows.tolist(), boxes.highs.tolist(), study.shape.labels, strict=True):
         y = (low[1], high[1]) if boxes.dim == 2 else chart.y_range
@@ -223,7 +223,7 @@ def _curve(
     level: float | None = None,
     shaded: NDArray[np.bool_] | None = None,
 ) -> Markup:
-    """Draw one quantity over one-dimensional centers, the kept set as a tint behind it."""
+    """Draw one quantity over one-dimensional centers, with the kept set as a tint behind it."""
     (x,) = study.maps.axes
     chart = _chart((float(x[0]), float(x[-1])), span, 190.0, label, "center", name)
     _add_boxes(study, chart, "tint")

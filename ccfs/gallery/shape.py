@@ -62,7 +62,7 @@ class Shape:
 
 
 def load_shape(path: Path) -> Shape:
-    """Read a shape from a TOML file; every complaint names the file."""
+    """Read a shape from a TOML file. Every error names the file."""
     try:
         return read_shape(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ def paper_shapes() -> tuple[Shape, Shape, Shape]:
         ),
         Shape(
             title="Two bands",
-            words="Two horizontal bands without end, labelled by band; conditioning never widens the law here.",
+            words="Two horizontal bands without end, labelled by band. Conditioning never widens the law here.",
             boxes=BoxUnion([[-inf, -1.0], [-inf, 0.9]], [[inf, -0.9], [inf, 1.0]], 1.0),
             labels=(0, 1),
             center=np.asarray([0.0, -0.1]),

@@ -37,7 +37,7 @@ class Radius:
 
 
 def radii_at(shape: Shape, masses: Array) -> tuple[Radius, ...]:
-    """Return the radii at the center; a competitor that exists keeps a positive mass, or radii would be infinite."""
+    """Return the radii at the center. A label that exists keeps a positive mass, or radii would be infinite."""
     sigma, boxes = shape.boxes.sigma, shape.boxes
     order = np.sort(masses)[::-1]
     is_alone = len(set(shape.labels)) == 1
@@ -105,7 +105,7 @@ RAYS, STEPS, FAR = 72, 100, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Maps:
-    """Values over a grid of centers: `axes` per dimension, arrays of that shape (second axis first in the plane)."""
+    """Values over a grid of centers, one axis per dimension. In the plane, rows follow the second axis."""
 
     axes: tuple[Array, ...]
     log_occupancy: Array
@@ -129,7 +129,7 @@ class Near:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Study:
-    """Everything the page says about a shape."""
+    """Everything that the page says about a shape."""
 
     shape: Shape
     maps: Maps
@@ -144,7 +144,7 @@ class Study:
 
     @property
     def change_distance(self) -> float:
-        """Distance of the nearest label change found; infinite when none was."""
+        """Distance of the nearest label change that was found, infinite if none was."""
         return math.inf if self.change is None else float(np.linalg.norm(self.change - self.shape.center))
 
     @property
@@ -162,9 +162,11 @@ def study(shape: Shape) -> Study:
         raise ValueError("`center` is so far from every box that no double holds the retained mass. Move it closer.")
     radii, change = radii_at(shape, masses), _nearest_change(shape)
     distance = math.inf if change is None else float(np.linalg.norm(change - center))
-    lying = [radius.name for radius in radii if radius.is_sound and radius.value > distance]
-    if lying:
-        raise RuntimeError(f"the label changes {distance} from the center, inside sound radii {lying}: a bug in ccfs.")
+    broken = [radius.name for radius in radii if radius.is_sound and radius.value > distance]
+    if broken:
+        raise RuntimeError(
+            f"the label changes {distance} from the center, inside the sound radii {broken}. That is a bug in ccfs."
+        )
     return Study(
         shape=shape,
         maps=_maps(shape),
@@ -208,7 +210,7 @@ def _maps(shape: Shape) -> Maps:
 
 
 def _near(shape: Shape, lengths: list[float]) -> Near:
-    """Look where the finite radii and the nearest change are, within the drawn window."""
+    """Return a window that holds the finite radii and the nearest change, within what the maps show."""
     reach = max([length for length in lengths if 0.0 < length < math.inf], default=shape.boxes.sigma)
     axes = tuple(
         np.linspace(max(at - 1.6 * reach, low), min(at + 1.6 * reach, high), GRID[shape.boxes.dim])
@@ -228,7 +230,7 @@ def _lead(shape: Shape, points: Array) -> Array:
 
 
 def _nearest_change(shape: Shape) -> Array | None:
-    """Return the nearest center found with another label, searched along rays; None when there is none nearby."""
+    """Return the nearest center with another label that a search along rays finds, or None."""
     boxes, center = shape.boxes, shape.center
     if len(set(shape.labels)) == 1:
         return None

@@ -1,4 +1,4 @@
-"""Print the paper's three exact witnesses: proved enclosures, the claims they settle, and what each shows in words."""
+"""The paper's three exact witnesses as text: proved enclosures, the claims that follow, and what each shows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Quantity:
 
     @property
     def is_exact(self) -> bool:
-        """Say whether the number is known as a fraction, not merely enclosed."""
+        """Whether the number is known as a fraction, not only enclosed."""
         return self.value.width == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessPage:
-    """One witness ready to be shown: where it lives, what it shows, its numbers and its claims."""
+    """One witness ready to be shown: its setting, what it shows, its numbers and its claims."""
 
     name: str
     title: str
@@ -56,7 +56,7 @@ class WitnessPage:
 
     @property
     def is_proved(self) -> bool:
-        """Say whether the enclosures prove every claim."""
+        """Whether the enclosures prove every claim."""
         return all(check.holds for check in self.checks)
 
 
