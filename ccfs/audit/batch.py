@@ -26,8 +26,8 @@ from ccfs.runs.record import (
     lines_of,
     schema_of,
 )
-from ccfs.runs.recording import trajectory_row
 from ccfs.runs.store import Store
+from ccfs.runs.trial import trajectory_row
 
 __all__ = ["batch_faults"]
 

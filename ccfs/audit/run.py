@@ -19,7 +19,7 @@ from ccfs.runs.build import build_controller, event_references, part_targets
 from ccfs.runs.counting import is_enough, successes
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.provenance import PROVENANCE, Provenance, changed_events, code_tables, differences, packages
-from ccfs.runs.replay import replay_faults
+from ccfs.runs.reader import replay_faults
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines"]

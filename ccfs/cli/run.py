@@ -203,7 +203,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
 
 def _refuse_impossible(protocol: Protocol, where: str) -> None:
     """Refuse a claim that no outcome of the trials could certify. For a quick look, only say so on stderr."""
-    from ccfs.runs.possible import shortfall
+    from ccfs.runs.counting import shortfall
 
     claim, trials = protocol.claim, protocol.trials.count
     missing = shortfall(trials, delta=claim.delta, family=protocol.family, target=claim.target, bound=protocol.bound)

@@ -1,21 +1,23 @@
-"""Turn a validation error into one line that names the key, the value and what is accepted."""
+"""Explain what is wrong with a protocol: one line with the key, the value and what is accepted, then advice."""
 
 from __future__ import annotations
 
+import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-__all__ = ["ProtocolError", "explain"]
+__all__ = ["ProtocolError", "advice_on_arguments", "advice_on_import", "advice_on_kind", "explain"]
 
 Path = tuple[int | str, ...]
+# Pydantic puts the names of a union's members into the path of a fault. They are no keys of the file.
 _VARIANTS = ("tuple[", "SeedRange", "UsedRange", "UsedProtocol", "constrained-")
 
 
 class ProtocolError(ValueError):
-    """A protocol that cannot be run; each of its `lines` names the file, the key, the value and what is accepted."""
+    """A protocol that cannot be run. Each of its `lines` names the file, the key, the value and what is accepted."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__("\n".join(lines))
@@ -27,7 +29,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
     faults = [(_path(fault["loc"]), fault) for fault in error.errors(include_url=False)]
     paths = [path for path, _ in faults]
     for path, fault in faults:
-        # A fault inside a table makes pydantic complain about the table too: the inner one says it all.
+        # Pydantic also reports the table around a fault. The inner line says everything.
         if any(len(other) > len(path) and other[: len(path)] == path for other in paths if path):
             continue
         yield _line(path, fault, model)
@@ -39,7 +41,7 @@ def _line(path: Path, fault: ErrorDetails, model: type[BaseModel]) -> str:
         accepted = ", ".join(sorted(_fields_at(model, path[:-1])))
         return f"unknown key `{key}`, got {fault['input']!r}. Accepted here: {accepted}."
     if fault["type"] == "missing":
-        return f"key `{key}` is missing. It must be given; there is no default."
+        return f"key `{key}` is missing. It must be given, because there is no default."
     if fault["type"] == "value_error":
         place = f"`{key}`: " if key else ""
         return f"{place}{str(fault['ctx']['error']).rstrip('.')}."
@@ -52,7 +54,7 @@ def _path(location: tuple[int | str, ...]) -> Path:
 
 
 def _is_variant(part: str) -> bool:
-    """Whether a part of pydantic's path names a member of a union and not a key of the file."""
+    """Return whether a part of pydantic's path names a member of a union and not a key of the file."""
     return part.startswith(_VARIANTS) or part in ("constant", "per-step")
 
 
@@ -75,3 +77,49 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
         yield annotation
     for argument in typing.get_args(annotation):
         yield from _models_in(argument)
+
+
+_MEMBERS = {
+    "Controller": "`digest`, `reset()` and `center(observation)`",
+    "Event": "`holds(trace)`",
+    "Fallback": "`action(observation, center)`",
+    "ShiftRule": "`reset()` and `shift(history, rng, *, allowance)`",
+    "Verifier": "`accepts(observation, actions)`",
+}
+
+
+def advice_on_import(path: str, error: BaseException) -> str:
+    """Return what to do if Python does not find a module. For any other error the text is empty."""
+    top = path.partition(":")[0].partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and error.name == top and top != "ccfs":
+        return f" Put the folder of {top!r} on PYTHONPATH, or install it."
+    return ""
+
+
+def advice_on_kind(kind: str, made: object) -> str:
+    """Return what an object of this kind must have, and how to make one from the object that is there."""
+    if kind not in _MEMBERS:
+        return ""
+    needed = f" It must have {_MEMBERS[kind]}."
+    if kind == "Controller" and callable(getattr(made, "predict", None)):
+        return f"{needed} Turn the model into one with ccfs.controllers.from_sb3 or from_torch."
+    if kind == "Controller" and callable(made):
+        return f"{needed} Wrap the function with ccfs.controllers.from_callable(function, name)."
+    return needed
+
+
+def advice_on_arguments(function: Callable[..., object], arguments: Mapping[str, object]) -> str:
+    """Return which arguments a function takes. The text is empty if the given ones fit, or if nobody can tell."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # built in, without a signature
+        return ""
+    try:
+        signature.bind(**arguments)
+    except TypeError:
+        names = [str(part.replace(annotation=part.empty)) for part in signature.parameters.values()]
+        missing = {part.name for part in signature.parameters.values() if part.default is part.empty} - set(arguments)
+        asked = next((name for name in ("trace", "observation") if name in missing), None)
+        factory = f" Name what makes the part (a class, a function that returns it), not a function of the {asked}."
+        return f" It takes: {', '.join(names) or 'nothing'}.{factory if asked else ''}"
+    return ""

@@ -16,9 +16,8 @@ from ccfs.runs.build import build_arm
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import StepRow, TrajectoryRow
-from ccfs.runs.recording import TrialRecorder
 from ccfs.runs.store import RunError, Store
-from ccfs.runs.trial import StopRule, run_trial
+from ccfs.runs.trial import StopRule, TrialRecorder, run_trial
 from ccfs.runtime.interfaces import Controller, Vector
 from ccfs.runtime.wrapper import ProposalWrapper
 

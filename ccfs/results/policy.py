@@ -19,8 +19,8 @@ from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_e
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.verify import verify
 from ccfs.runs.build import check_horizon
+from ccfs.runs.counting import shortfall
 from ccfs.runs.events import Event, holds
-from ccfs.runs.possible import shortfall
 from ccfs.runs.preflight import Names, try_step
 from ccfs.runs.trace import Trace, traces
 from ccfs.runs.trial import StopRule, run_trial

@@ -15,8 +15,7 @@ from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protoc
 from ccfs.runs.build import build_arm
 from ccfs.runs.provenance import differences, provenance
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
-from ccfs.runs.recording import TrialRecorder, TrialTables
-from ccfs.runs.trial import StopRule, run_trial
+from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
 

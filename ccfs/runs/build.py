@@ -11,8 +11,7 @@ import gymnasium
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
 from ccfs.certificates.schedule import ProposalSchedule
-from ccfs.protocol.advice import advice_on_arguments, advice_on_import, advice_on_kind
-from ccfs.protocol.errors import ProtocolError
+from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, target
 from ccfs.runs.events import AllOf, Event

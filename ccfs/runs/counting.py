@@ -1,8 +1,11 @@
-"""Count successes in stored traces, and say whether the counts already certify what the protocol asks for."""
+"""Count successes in stored traces, and say what such counts certify or could certify at best."""
 
 from __future__ import annotations
 
+from ccfs.certificates import checks
+from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch
@@ -12,17 +15,13 @@ from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
 
-__all__ = [
-    "certificate",
-    "is_enough",
-    "refuse_changed_events",
-    "successes",
-    "tally",
-]
+__all__ = ["certificate", "is_enough", "refuse_changed_events", "shortfall", "successes", "tally"]
+
+_MOST_TRIALS = 1_000_000  # of a protocol
 
 
 def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
-    """Return how many trials of a batch are in each event; refuse tables that do not hold each trial once."""
+    """Return how many trials of a batch are successes, for each event. Each trial must be stored exactly once."""
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     counts = dict.fromkeys(events, 0)
     for trace in RunReader(store, protocol).traces(batch):
@@ -32,7 +31,7 @@ def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
 
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:
-    """Raise if an event's code is not the one that the run was made with: it would count other trials."""
+    """Refuse a run if the code of an event has changed since, because it would count other trials."""
     for event, file in changed_events(protocol, read_provenance(store)):
         raise RunError(
             f"{store.root}: the event {event!r} is not the one that the run was made with: {file} was changed since. "
@@ -54,7 +53,7 @@ def tally(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None)
 def certificate(
     protocol: Protocol, arm: Arm, event: str, hits: int, trials: int, bound: Bound | None = None
 ) -> TrajectoryCertificate:
-    """Return the certificate that an arm's count gives under the protocol's claim, or under another bound rule."""
+    """Return the certificate of an arm's count under the protocol's claim, with its bound or another one."""
     return certify_event(
         hits,
         trials,
@@ -68,9 +67,39 @@ def certificate(
 
 
 def is_enough(protocol: Protocol, arm: Arm, counts: dict[str, int], trials: int) -> bool:
-    """Return whether every event's certified budget has reached the one at which the run may stop."""
+    """Return whether each event is certified for the budget at which the run may stop."""
     wanted = protocol.claim.stop_at_budget
     if wanted is None:
         return False
     budgets = [certificate(protocol, arm, name, hits, trials).budget for name, hits in counts.items()]
     return all(budget is not None and budget >= wanted for budget in budgets)
+
+
+def shortfall(trials: int, *, delta: float, family: int, target: float, bound: Bound) -> str | None:
+    """Return why `trials` trials cannot certify `target` even if all succeed, or None if they can.
+
+    Each bound is greatest when all trials succeed, and then it does not fall when there are more trials. Bisection
+    therefore finds the least number of trials that is enough.
+
+    >>> shortfall(200, delta=0.001, family=1, target=0.99, bound=Bound.CLOPPER_PEARSON)
+    'even 200 of 200 would certify only 0.9660, below the target 0.99; at least 688 trials are needed'
+    >>> shortfall(688, delta=0.001, family=1, target=0.99, bound=Bound.CLOPPER_PEARSON)
+    """
+    total = checks.count("trials", trials, minimum=1)
+    level, share = checks.open_unit("target", target), bonferroni(delta, family)
+
+    def best(number: int) -> float:
+        return bound.lower(number, number, delta=share)
+
+    if best(total) >= level:
+        return None
+    few, many = total, _MOST_TRIALS
+    is_reachable = best(many) >= level
+    while is_reachable and many - few > 1:
+        middle = (few + many) // 2
+        few, many = (few, middle) if best(middle) >= level else (middle, many)
+    least = f"at least {many}" if is_reachable else f"more than {_MOST_TRIALS}"
+    return (
+        f"even {total} of {total} would certify only {lower_text(best(total))}, below the target {exact_text(level)}; "
+        f"{least} trials are needed"
+    )

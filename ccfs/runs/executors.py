@@ -1,4 +1,4 @@
-"""Where batches run: in this process, in local processes, or on a Dask cluster; all behind one standard interface."""
+"""Run batches in this process, in local processes or on a Dask cluster, all through one standard interface."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from ccfs.certificates import checks
+from ccfs.runs.batches import Batch, run_batch
+from ccfs.runs.store import RunError
 
-__all__ = ["Engine", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
+__all__ = ["Engine", "Files", "Pool", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
 
-# Workers are as many as the cores: a second thread in one only takes time from another.
+# There is one worker per core, so extra threads would only compete.
 _THREADS = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -26,15 +30,21 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+# A worker may die for reasons that pass, such as a full memory. Three deaths without a finished batch do not pass.
+_ATTEMPTS = 3
+# Seconds. A Ctrl-C that another thread received does not wake a main thread that waits, so it wakes by itself.
+_GLANCE = 0.5
+Files = tuple[bytes, ...]
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """How to open an executor, how many batches to keep in flight on it, and how to let go of what is behind it.
+    """How to open an executor, how many batches to keep in flight on it, and how to end it.
 
-    `abandon` ends an executor at once, with the batches that are running on it.
+    `close` releases what stands behind all executors, such as a connection. `abandon` ends one executor at once,
+    together with the batches that are running on it.
     """
 
     open: Callable[[], Executor]
@@ -58,19 +68,22 @@ class SerialExecutor(Executor):
 
 
 class ProcessExecutor(ProcessPoolExecutor):
-    """Spawned worker processes: deaf to Ctrl-C, with one thread each for linear algebra, and gone with this process."""
+    """Spawned worker processes.
+
+    They ignore Ctrl-C, use one thread each for linear algebra, and end when this process ends.
+    """
 
     def __init__(self, workers: int) -> None:
         context = get_context("spawn")
         super().__init__(workers, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
 
     def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
-        """Submit a call; this is where workers are started."""
+        """Submit a call. The base class starts its workers here."""
         with _for_new_workers():
             return super().submit(fn, *args, **kwargs)
 
     def abandon(self) -> None:
-        """Cancel what waits and kill the workers: what they were doing is lost, and was to be lost."""
+        """Cancel the calls that wait, and kill the workers. The results of the running calls are lost."""
         workers = list((self._processes or {}).values())
         self.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
@@ -83,7 +96,7 @@ def serial_engine() -> Engine:
 
 
 def process_engine(workers: int) -> Engine:
-    """Return the engine of `workers` local processes (spawned, so that they share nothing)."""
+    """Return the engine of `workers` local processes, which are spawned so that they share nothing."""
     count = checks.count("workers", workers, minimum=1)
 
     def abandon(executor: Executor) -> None:
@@ -94,7 +107,7 @@ def process_engine(workers: int) -> Engine:
 
 
 def cluster_engine(address: str) -> Engine:
-    """Return the engine of a running Dask cluster, named by its scheduler's address."""
+    """Return the engine of a running Dask cluster, given the address of its scheduler."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -109,7 +122,7 @@ def cluster_engine(address: str) -> Engine:
         ) from error
 
     def open_cluster() -> Executor:
-        # pure=False: equal calls are not merged. Dask reruns the batches of a lost worker by itself.
+        # With pure=False, Dask does not merge equal calls. It reruns the batches of a lost worker by itself.
         executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
         return executor
 
@@ -119,9 +132,9 @@ def cluster_engine(address: str) -> Engine:
 
 @contextmanager
 def _for_new_workers() -> Iterator[None]:
-    """Set what a worker inherits at its start, before it imports anything, and put it back."""
+    """Set the environment that new workers inherit before they import anything, and restore it afterwards."""
     before = {name: os.environ.get(name) for name in _THREADS}
-    # Held back, not lost: a Ctrl-C in this moment comes to the main process right after.
+    # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.environ.update(dict.fromkeys(_THREADS, "1"))
@@ -136,12 +149,80 @@ def _for_new_workers() -> Iterator[None]:
 
 
 def _begin_worker(parent: int) -> None:
-    """Leave Ctrl-C to the main process, and end when it is gone (a killed one cannot tell)."""
+    """Ignore Ctrl-C, which the main process handles, and end when the main process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    # A main process that was killed cannot tell its workers to end, so each worker looks for itself.
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+class Pool:
+    """Runs batches of one protocol on one engine, a bounded number at a time, and replaces lost workers."""
+
+    def __init__(self, engine: Engine, canonical: str, expected: str) -> None:
+        self._engine, self._canonical, self._expected = engine, canonical, expected
+        self._executor = engine.open()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._executor.shutdown(wait=True)
+        else:  # the next run repeats the batches in flight, so nobody waits for them
+            self._engine.abandon(self._executor)
+
+    def completed(self, batches: Iterable[Batch]) -> Generator[tuple[Batch, Files], None, None]:
+        """Yield each batch with its files as soon as it is done.
+
+        If a worker dies, its batches run again. They have the same stream keys, so they give the same bytes.
+        """
+        todo = iter(batches)
+        pending: dict[Future[Files], Batch] = {}
+        deaths = 0
+        try:
+            while True:
+                self._submit(pending, islice(todo, self._engine.in_flight - len(pending)))
+                if not pending:
+                    return
+                done, _ = wait(pending, timeout=_GLANCE, return_when=FIRST_COMPLETED)
+                for future in done:
+                    try:
+                        files = future.result()
+                    except BrokenExecutor as error:
+                        deaths += 1
+                        self._replace(pending, pending[future], deaths, error)
+                        break
+                    except Exception as error:
+                        text = f"{pending[future].name}: {error}".rstrip(".")
+                        raise RunError(f"{text}. Finished batches are kept.") from error
+                    deaths = 0
+                    yield pending.pop(future), files
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _submit(self, pending: dict[Future[Files], Batch], batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            pending[self._executor.submit(run_batch, self._canonical, batch, self._expected)] = batch
+
+    def _replace(self, pending: dict[Future[Files], Batch], batch: Batch, deaths: int, error: BrokenExecutor) -> None:
+        """Open a new executor, and submit to it everything that was in flight."""
+        if deaths == _ATTEMPTS:
+            raise RunError(
+                f"{batch.name}: workers died {deaths} times without finishing a batch: {error}. "
+                "Finished batches are kept. Check the memory, then run the same command again."
+            ) from error
+        with suppress(Exception):
+            self._executor.shutdown(wait=False)
+        self._executor = self._engine.open()
+        lost = list(pending.values())
+        pending.clear()
+        self._submit(pending, lost)

@@ -12,9 +12,8 @@ from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, Journal, plan
 from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, successes
-from ccfs.runs.executors import Engine
+from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.manifest import MANIFEST, write_manifest
-from ccfs.runs.pool import Files, Pool
 from ccfs.runs.provenance import PROVENANCE, TABLES, Provenance, differences, provenance, read_provenance
 from ccfs.runs.store import RunError, Store
 

@@ -1,29 +1,41 @@
-"""One trial from reset to its end: ask the controller, step the wrapped environment, record, stop by the fixed rule."""
+"""Run one trial from its reset to its outcome, and pack its steps, its hash chain and its shifts as they come."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+import pyarrow as pa
 
 from ccfs.attacks.attack import AttackError
 from ccfs.attacks.ledger import EnergyRefusedError
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.record import TrajectoryRow
-from ccfs.runs.recording import TrialRecorder, TrialTables
+from ccfs.runs.record import (
+    CHAIN_BYTES,
+    OBSERVATION_BYTES,
+    Lines,
+    ShiftRow,
+    StepLines,
+    StepRow,
+    TrajectoryRow,
+    chain_start,
+    lines_of,
+    observation_digest,
+)
 from ccfs.runtime.history import PublicStep
-from ccfs.runtime.interfaces import Controller, Vector
+from ccfs.runtime.interfaces import Controller, ShiftRecord, Vector
 from ccfs.runtime.selection import Source
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["StopRule", "run_trial"]
+__all__ = ["StopRule", "Totals", "TrialRecorder", "TrialTables", "run_trial", "trajectory_row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRule:
-    """The part of the stopping rule that the protocol declares, besides the horizon."""
+    """What ends a trial before the horizon, as the protocol declares it."""
 
     goal: bool = False
     cost: bool = False
@@ -40,17 +52,17 @@ def run_trial(
 ) -> tuple[TrialRecorder, TrajectoryRow]:
     """Run one trial and return its steps and its trajectory line.
 
-    An exception (or exit) of the environment, the controller or a component's reset is the outcome CRASHED, a failure
-    of every event that had not happened before. A refused or broken shift is an error of the experiment and raises
-    out.
+    If the environment, the controller or the reset of a part raises or exits, the outcome is CRASHED. Such a trial is
+    a failure of every event that was not decided before. A refused or broken shift is an error of the experiment. It
+    is raised and counts as no trial.
 
     Args:
         env: the wrapped environment.
         controller: gives the center of each step.
-        horizon: most steps.
+        horizon: greatest number of steps.
         stop: when to stop before the horizon.
         streams: the trial's random streams.
-        tables: where the steps go; the tables of a batch, or new ones.
+        tables: the tables that take the steps, such as those of a batch. Without them, new ones.
     """
     if streams.reset_seed is None:
         raise ValueError("`streams` must have a reset seed, got none. `Streams.drawn` draws one.")
@@ -80,7 +92,7 @@ def run_trial(
 
 
 def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: bool) -> Outcome | None:
-    """Return the outcome of a trial that ends with this step, None if it goes on."""
+    """Return the outcome of a trial that ends with this step, or None if the trial goes on."""
     if step.source is Source.ABSTAIN:
         return Outcome.ABSTAINED
     if not (_is_finite(observation) and isfinite(step.reward) and isfinite(step.cost or 0.0)):
@@ -89,7 +101,8 @@ def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: 
         return Outcome.COST
     if stop.goal and step.goal:
         return Outcome.GOAL
-    if step.terminated:  # at the last step too: a fall there is a fall, not a walk over the whole horizon
+    # Asked before `is_last`: a robot that falls at the last step has fallen, and did not reach the horizon.
+    if step.terminated:
         return Outcome.TERMINATED
     if is_last:
         return Outcome.HORIZON
@@ -97,8 +110,134 @@ def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: 
 
 
 def _is_finite(observation: Vector) -> bool:
-    """Whether an observation is made of finite numbers; None, strings and objects are not."""
+    """Return whether an observation has only finite numbers. None, texts and other objects are not numbers."""
     try:
         return b"\0" not in np.isfinite(observation).tobytes()  # a third of the time of `all()` on few numbers
     except TypeError:
         return False
+
+
+class Totals:
+    """The sums over steps that stand in a trajectory's line."""
+
+    def __init__(self) -> None:
+        self._steps, self._reward = 0, 0.0
+        self._cost: float | None = None
+        self._goal_step: int | None = None
+        self._first_cost_step: int | None = None
+
+    def add(self, step: StepRow) -> None:
+        """Add a step to the sums."""
+        self._steps += step.action is not None
+        self._reward += step.reward
+        if step.goal and self._goal_step is None:
+            self._goal_step = step.t
+        if step.cost is not None:
+            self._cost = step.cost if self._cost is None else self._cost + step.cost
+            # Negated, so that NaN counts as a cost.
+            if self._first_cost_step is None and not step.cost <= 0.0:
+                self._first_cost_step = step.t
+
+    def row(
+        self, trial: int, reset_seed: int, outcome: str, error: str | None, first_observation: bytes, chain: bytes
+    ) -> TrajectoryRow:
+        """Return the trajectory's line."""
+        return TrajectoryRow(
+            trial=trial,
+            reset_seed=reset_seed,
+            outcome=outcome,
+            steps=self._steps,
+            total_reward=self._reward,
+            total_cost=self._cost,
+            goal_step=self._goal_step,
+            first_cost_step=self._first_cost_step,
+            error=error,
+            first_observation=first_observation,
+            chain=chain,
+        )
+
+
+class TrialTables:
+    """The public trace and the private log of some trials, for actions of `dimension` coordinates."""
+
+    def __init__(self, dimension: int) -> None:
+        self.steps = StepLines(dimension)
+        self.shifts = Lines(ShiftRow, dimension)
+
+
+class TrialRecorder:
+    """Takes the steps of one trial as they happen."""
+
+    def __init__(self, trial: int, reset_seed: int, tables: TrialTables) -> None:
+        self._trial, self._reset_seed = trial, reset_seed
+        self._steps, self._shifts = tables.steps, tables.shifts
+        self._begin = len(tables.steps), len(tables.shifts)
+        self._totals = Totals()
+        self._first, self._chain = bytes(OBSERVATION_BYTES), bytes(CHAIN_BYTES)
+
+    @property
+    def table(self) -> pa.Table:
+        """The steps of this trial so far, as a table."""
+        return self._steps.table(self._begin[0])
+
+    @property
+    def steps(self) -> list[StepRow]:
+        """The steps of this trial so far, as values."""
+        return lines_of(StepRow, self.table)
+
+    @property
+    def shifts(self) -> list[ShiftRow]:
+        """The shifts of this trial so far."""
+        return lines_of(ShiftRow, self._shifts.table(self._begin[1]))
+
+    def begin(self, observation: Vector) -> None:
+        """Take the first observation."""
+        self._first = observation_digest(observation)
+        self._chain = chain_start(self._reset_seed, self._steps.layout.dimension, self._first)
+
+    def shift(self, record: ShiftRecord) -> None:
+        """Take a committed shift into the private log."""
+        self._shifts.append(
+            ShiftRow(
+                trial=self._trial,
+                t=record.t,
+                shift=record.shift.tolist(),
+                energy=record.energy,
+                spent=record.spent,
+            )
+        )
+
+    def step(self, step: PublicStep, observation: Vector) -> None:
+        """Take a finished step and the observation after it."""
+        t, _, center, source, index, action, skipped, reward, cost, goal, terminated, truncated = step
+        # By position, in the order of the record. Names would take a quarter of the time of the whole call.
+        line = StepRow(
+            self._trial,
+            t,
+            center.tolist(),
+            source._value_,  # `value` is a property, three times as slow
+            index,
+            None if action is None else action.tolist(),
+            ",".join(skipped),
+            reward,
+            cost,
+            goal,
+            terminated,
+            truncated,
+            observation_digest(observation),
+            b"",  # the chain value follows from the rest
+        )
+        self._chain = self._steps.link(line, self._chain)
+        self._totals.add(line)
+
+    def finish(self, outcome: Outcome, error: str | None = None) -> TrajectoryRow:
+        """Return the trajectory's line."""
+        return self._totals.row(self._trial, self._reset_seed, outcome.value, error, self._first, self._chain)
+
+
+def trajectory_row(row: TrajectoryRow, chain: bytes, steps: Iterable[StepRow]) -> TrajectoryRow:
+    """Return the trajectory's line with its sums taken from stored steps, and everything else from a stored line."""
+    totals = Totals()
+    for step in steps:
+        totals.add(step)
+    return totals.row(row.trial, row.reset_seed, row.outcome, row.error, row.first_observation, chain)

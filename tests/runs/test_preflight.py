@@ -10,14 +10,11 @@ import pytest
 from toy_protocol import contents
 from typer.testing import CliRunner
 
-from ccfs.certificates.binomial import bonferroni
-from ccfs.certificates.bounds import Bound
 from ccfs.cli.main import app
 from ccfs.protocol.model import ProtocolError, load_protocol
 from ccfs.results.certify import certify, endings
 from ccfs.runs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
 from ccfs.runs.executors import serial_engine
-from ccfs.runs.possible import shortfall
 from ccfs.runs.preflight import needs_cost, needs_goal, preflight
 from ccfs.runs.run import run
 from ccfs.runtime.components import AcceptAll, BoxVerifier, FixedFallback
@@ -223,23 +220,6 @@ def test_run_command_only_notes_it_for_a_quick_look(tmp_path):
     assert "note: this quick look cannot certify its claim: even 2 of 2 would certify only 0.2236" in result.stderr
     assert "its lower bound is 0.2236 (2 of 2 nominal trials, failure probability 0.05)." in result.stdout
     assert "push/two: 2 of 2 ran all steps." in result.stdout
-
-
-@pytest.mark.parametrize("bound", list(Bound))
-@pytest.mark.parametrize(("delta", "family", "target"), [(0.001, 1, 0.9), (0.05, 60, 0.5), (0.2, 3, 0.99)])
-def test_shortfall_names_the_least_number_that_could_certify(bound, delta, family, target):
-    message = shortfall(1, delta=delta, family=family, target=target, bound=bound)
-    least = int(message.partition("at least ")[2].split()[0])
-    share = bonferroni(delta, family)
-    assert bound.lower(least, least, delta=share) >= target > bound.lower(least - 1, least - 1, delta=share)
-    assert shortfall(least, delta=delta, family=family, target=target, bound=bound) is None
-
-
-def test_shortfall_says_when_no_protocol_has_so_many_trials():
-    message = shortfall(5, delta=0.001, family=1, target=1.0 - 1e-9, bound=Bound.HOEFFDING)
-    assert message.endswith("more than 1000000 trials are needed")
-    with pytest.raises(ValueError, match="`target`"):
-        shortfall(5, delta=0.001, family=1, target=float("nan"), bound=Bound.COHORT)
 
 
 ABSTAINING = {"verifier": "box", "arguments": "low = [5.0, 5.0], high = [6.0, 6.0]"}

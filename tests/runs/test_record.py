@@ -8,8 +8,12 @@ import struct
 import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from small_trial import FOUR, trial
 
+from ccfs.attacks.attack import Attack
+from ccfs.attacks.rules import OpposedShift
 from ccfs.files.parquet import ROW_GROUP, parquet_bytes, read_parquet
 from ccfs.runs.record import (
     Lines,
@@ -168,3 +172,49 @@ def test_lines_take_as_much_memory_as_their_columns():
     size, width = grown(20_000)
     assert width < 130
     assert size < 1.5 * width  # a growing buffer keeps some room free, an object takes several times as much
+
+
+def test_step_schema_has_no_field_that_tells_the_arm():
+    names = set(schema_of(StepRow, 2).names)
+    assert names.isdisjoint({"arm", "attack", "shift", "shift_0", "energy", "spent", "budget"})
+
+
+def test_tables_round_trip_and_are_deterministic():
+    recorder, row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedule=FOUR), verifier=None)
+    first = parquet_bytes(table_of(StepRow, recorder.steps, 2))
+    assert first == parquet_bytes(table_of(StepRow, list(recorder.steps), 2))
+    assert lines_of(StepRow, read_parquet(first)) == recorder.steps
+    assert lines_of(TrajectoryRow, read_parquet(parquet_bytes(table_of(TrajectoryRow, [row])))) == [row]
+    assert lines_of(ShiftRow, read_parquet(parquet_bytes(table_of(ShiftRow, recorder.shifts, 2)))) == recorder.shifts
+
+
+@pytest.mark.extras
+def test_tables_are_readable_without_us(tmp_path):
+    import pandas
+
+    recorder, _ = trial()
+    path = tmp_path / "steps.parquet"
+    path.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
+    frame = pandas.read_parquet(path)
+    assert len(frame) == 30
+    assert frame["source"].unique().tolist() == ["proposal"]
+    assert frame["action_0"].tolist() == [step.action[0] for step in recorder.steps]
+
+
+def test_tables_size_of_the_papers_study_stays_under_250_megabytes():
+    # 3,072 trajectories of 500 steps: random actions do not compress, so 16 of them measure what the rest will take.
+    rows, steps = [], []
+    for number in range(16):
+        recorder, row = trial(horizon=100, number=number)
+        rows.append(row)
+        steps.extend(recorder.steps)
+    size = len(parquet_bytes(table_of(StepRow, steps, 2))) + len(parquet_bytes(table_of(TrajectoryRow, rows)))
+    assert size / len(steps) * 3072 * 500 < 250e6
+
+
+def test_parse_refuses_a_flipped_bit_in_a_data_page():
+    recorder, _ = trial()
+    content = bytearray(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
+    content[300] ^= 1
+    with pytest.raises((OSError, pa.ArrowInvalid)):
+        read_parquet(bytes(content))

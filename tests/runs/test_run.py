@@ -11,7 +11,7 @@ from toy_protocol import contents, protocol
 
 from ccfs.protocol.model import ProtocolError
 from ccfs.runs.batches import plan, run_batch
-from ccfs.runs.counting import certificate, is_enough, tally
+from ccfs.runs.counting import certificate, tally
 from ccfs.runs.executors import process_engine, serial_engine
 from ccfs.runs.provenance import TABLES
 from ccfs.runs.run import run
@@ -294,15 +294,6 @@ def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
             certificate(made, arm, "safe", counts["safe"] - made.batch, fewer).budget < 0.05
         )
         assert tally(store, made, arm, made.attacks[0])[1] == trials
-
-
-def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
-    second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[attacks]]')
-    made = protocol(tmp_path, trials=400, c=second, **ANYTIME)
-    arm = made.arms[0]
-    assert is_enough(made, arm, {"safe": 400, "acts": 400}, 400)
-    for counts in ({"safe": 400, "acts": 200}, {"safe": 200, "acts": 400}, {"safe": 0, "acts": 0}):
-        assert not is_enough(made, arm, counts, 400)
 
 
 @pytest.mark.slow

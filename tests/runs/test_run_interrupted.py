@@ -4,17 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import Executor, Future
 
 import pytest
 from toy_protocol import contents, protocol
-from toys import foreign_threads
 
-from ccfs.runs.batches import Batch
-from ccfs.runs.executors import Engine, process_engine, serial_engine
-from ccfs.runs.pool import Pool
+from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 
 pytestmark = pytest.mark.slow
@@ -180,48 +175,3 @@ def test_run_killed_at_every_write_of_its_first_moment_resumes_to_the_same_bytes
     whole = contents(tmp_path / "whole")
     for moment in range(1, moments + 1):
         assert contents(tmp_path / "killed" / str(moment)) == whole, moment
-
-
-def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    with process_engine(1).open() as executor:
-        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            assert executor.submit(os.getenv, name).result() == "1"
-        assert executor.submit(foreign_threads).result() == 0
-    assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ.get("OMP_NUM_THREADS")) == ("7", None)
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-class Never(Executor):
-    """An executor whose calls do not end by themselves."""
-
-    def __init__(self):
-        self.future = Future()
-
-    def submit(self, fn, /, *args, **kwargs):
-        return self.future
-
-
-def test_waiting_for_workers_notices_a_ctrl_c_that_another_thread_received():
-    """The kernel may hand SIGINT to any thread, and that does not wake a main thread that waits for a lock."""
-    executor = Never()
-    engine = Engine(open=lambda: executor, in_flight=1, name="never", abandon=lambda opened: None)
-    batch = Batch(arm="a/b", attack="nominal", number=0, trials=(0,))
-
-    def interrupt():
-        time.sleep(0.2)
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    late = threading.Timer(8.0, lambda: executor.future.set_exception(RuntimeError("nobody noticed")))
-    late.start()
-    try:
-        threading.Thread(target=interrupt).start()
-        begun = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            next(Pool(engine, "", "").completed([batch]))
-        assert time.monotonic() - begun < 5.0  # not only when the call ended
-    finally:
-        late.cancel()
-        signal.signal(signal.SIGINT, before)

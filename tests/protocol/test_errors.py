@@ -6,8 +6,7 @@ import pytest
 from toy_protocol import protocol
 
 from ccfs.controllers import from_sb3
-from ccfs.protocol.advice import advice_on_arguments, advice_on_import, advice_on_kind
-from ccfs.protocol.errors import ProtocolError
+from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.runs.build import check
 
 

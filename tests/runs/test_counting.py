@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+from toy_protocol import protocol
+
+from ccfs.certificates.binomial import bonferroni
+from ccfs.certificates.bounds import Bound
+from ccfs.runs.counting import is_enough, shortfall
+
+
+def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
+    law = ("cohort = { first = 100, count = 400 }", "initial_law = 400")
+    stop = ('bound = "cohort"', 'bound = "anytime"\nstop_at_budget = 0.05')
+    second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[attacks]]')
+    made = protocol(tmp_path, trials=400, a=law, b=stop, c=second)
+    arm = made.arms[0]
+    assert is_enough(made, arm, {"safe": 400, "acts": 400}, 400)
+    for counts in ({"safe": 400, "acts": 200}, {"safe": 200, "acts": 400}, {"safe": 0, "acts": 0}):
+        assert not is_enough(made, arm, counts, 400)
+
+
+@pytest.mark.parametrize("bound", list(Bound))
+@pytest.mark.parametrize(("delta", "family", "target"), [(0.001, 1, 0.9), (0.05, 60, 0.5), (0.2, 3, 0.99)])
+def test_shortfall_names_the_least_number_that_could_certify(bound, delta, family, target):
+    message = shortfall(1, delta=delta, family=family, target=target, bound=bound)
+    least = int(message.partition("at least ")[2].split()[0])
+    share = bonferroni(delta, family)
+    assert bound.lower(least, least, delta=share) >= target > bound.lower(least - 1, least - 1, delta=share)
+    assert shortfall(least, delta=delta, family=family, target=target, bound=bound) is None
+
+
+def test_shortfall_says_when_no_protocol_has_so_many_trials():
+    message = shortfall(5, delta=0.001, family=1, target=1.0 - 1e-9, bound=Bound.HOEFFDING)
+    assert message.endswith("more than 1000000 trials are needed")
+    with pytest.raises(ValueError, match="`target`"):
+        shortfall(5, delta=0.001, family=1, target=float("nan"), bound=Bound.COHORT)
