@@ -236,11 +236,11 @@ def test_retell_refuses_another_seed_and_another_end(finished, trials):
     scene = scene_for(protocol)
     row, steps = stored_trial(finished, protocol, trials[0].key)
     with pytest.raises(ReplayError, match="first observation"):
-        retell(protocol, scene, replace(row, reset_seed=trials[1].reset_seed), steps)
+        retell(protocol, scene, row._replace(reset_seed=trials[1].reset_seed), steps)
     with pytest.raises(ReplayError, match="end of the hash chain"):
-        retell(protocol, scene, replace(row, chain=b"\0" * 32), steps)
+        retell(protocol, scene, row._replace(chain=b"\0" * 32), steps)
     with pytest.raises(ReplayError, match="record of step 0"):
-        retell(protocol, scene, row, [replace(steps[0], chain=b"\0" * 32)])
+        retell(protocol, scene, row, [steps[0]._replace(chain=b"\0" * 32)])
     assert len(retell(protocol, scene, row, steps[:3]).path) == 4
     scene.close()
 
