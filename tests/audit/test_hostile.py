@@ -207,5 +207,5 @@ def test_wrapper_refuses_an_attack_that_charges_by_other_schedules():
     env = Line()
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
     cheap = Attack(rule=NoShift(), limit=1.0, schedule=ProposalSchedule(count=2, sigma=100.0))
-    with pytest.raises(ValueError, match="`attack` must charge by the wrapper's own schedules"):
+    with pytest.raises(ValueError, match="`attack` must charge by the wrapper's own schedule"):
         ProposalWrapper(env, program=program, schedule=BLOCK, seed=0, horizon=5, attack=cheap)
