@@ -1,1 +1,1 @@
-"""A run as a page for people. `page` writes it; the charts and templates serve the gallery too."""
+"""A run as a page for people. `page` writes it. The gallery uses the same charts and templates."""

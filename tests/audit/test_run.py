@@ -472,7 +472,7 @@ def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
         monkeypatch.setattr(place, lambda key, path: pytest.fail(f"{path} was imported for {key}"))
     report = audit(store, replay=0)
     assert report.is_clean
-    assert any("nothing was recounted" in note for note in report.notes)
+    assert any("nothing was counted again" in note for note in report.notes)
     name = next(name for name in store.files() if name.startswith("certificates/"))
     with pytest.raises(CertificateError, match=r"counting needs toys:NoCostUntilGoal"):
         verify(store.path(name), store)
