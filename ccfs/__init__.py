@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from ccfs.runs.trace import Trace
     from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
     from ccfs.runtime.environment import Signals, SixTuple
+    from ccfs.runtime.history import Source
     from ccfs.runtime.program import CausalProgram, FallbackEntry
-    from ccfs.runtime.selection import Selection, Source
+    from ccfs.runtime.selector import Selection
     from ccfs.runtime.streams import Purpose, Streams
     from ccfs.runtime.wrapper import ProposalWrapper
 
@@ -105,10 +106,10 @@ _HOMES = {
     "RandomShift": "ccfs.attacks.rules",
     "ReturnAtLeast": "ccfs.runs.events",
     "ScriptedShift": "ccfs.attacks.rules",
-    "Selection": "ccfs.runtime.selection",
+    "Selection": "ccfs.runtime.selector",
     "Signals": "ccfs.runtime.environment",
     "SixTuple": "ccfs.runtime.environment",
-    "Source": "ccfs.runtime.selection",
+    "Source": "ccfs.runtime.history",
     "Streams": "ccfs.runtime.streams",
     "Trace": "ccfs.runs.trace",
     "TrajectoryCertificate": "ccfs.certificates.trajectory",

@@ -144,7 +144,7 @@ def as_schedule(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> Sche
         return schedule
     fixed = tuple(schedule)
     if not fixed or not all(isinstance(entry, ProposalSchedule) for entry in fixed):
-        raise TypeError(f"`schedule` must hold at least one ProposalSchedule and nothing else, got {schedule!r}.")
+        raise TypeError(f"`schedule` must be a ProposalSchedule or a non-empty sequence of them, got {schedule!r}.")
     return fixed
 
 

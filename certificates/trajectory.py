@@ -17,7 +17,7 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import CertificateError, DocumentError, decode_float, encode_float, read_document
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import fraction_upper
-from ccfs.certificates.schedule import ProposalSchedule, kappa, rho_for_multiplier
+from ccfs.certificates.schedule import ProposalSchedule, as_schedule, kappa, rho_for_multiplier
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
 
 __all__ = [
@@ -383,10 +383,8 @@ def _event_name(event: object) -> str:
 
 
 def _schedules(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> tuple[ProposalSchedule, ...]:
-    entries = (schedule,) if isinstance(schedule, ProposalSchedule) else tuple(schedule)
-    if not entries or not all(isinstance(entry, ProposalSchedule) for entry in entries):
-        raise TypeError(f"`schedule` must be a ProposalSchedule or a non-empty sequence of them, got {schedule!r}.")
-    return entries
+    fixed = as_schedule(schedule)
+    return (fixed,) if isinstance(fixed, ProposalSchedule) else fixed
 
 
 def _stored_schedules(entries: object) -> tuple[ProposalSchedule, ...]:

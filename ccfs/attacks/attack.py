@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -91,8 +92,9 @@ class Attack:
 
 
 def _own(step: PublicStep) -> PublicStep:
-    """Return a copy that shares no array; the other fields cannot be changed."""
-    return step._replace(
+    """Return a copy that shares nothing which could be changed."""
+    return replace(
+        step,
         observation=step.observation.copy(),
         center=step.center.copy(),
         action=None if step.action is None else step.action.copy(),

@@ -15,9 +15,9 @@ from ccfs.certificates.schedule import Schedule, schedule_at
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.selection import Source
 from ccfs.runtime.streams import Purpose, Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

@@ -24,9 +24,8 @@ from ccfs.runs.record import (
     lines_of,
     observation_digest,
 )
-from ccfs.runtime.history import PublicStep
+from ccfs.runtime.history import PublicStep, Source
 from ccfs.runtime.interfaces import Controller, ShiftRecord, Vector
-from ccfs.runtime.selection import Source
 from ccfs.runtime.streams import Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 
@@ -209,21 +208,20 @@ class TrialRecorder:
 
     def step(self, step: PublicStep, observation: Vector) -> None:
         """Take a finished step and the observation after it."""
-        t, _, center, source, index, action, skipped, reward, cost, goal, terminated, truncated = step
         # By position, in the order of the record. Names would take a quarter of the time of the whole call.
         line = StepRow(
             self._trial,
-            t,
-            center.tolist(),
-            source._value_,  # `value` is a property, three times as slow
-            index,
-            None if action is None else action.tolist(),
-            ",".join(skipped),
-            reward,
-            cost,
-            goal,
-            terminated,
-            truncated,
+            step.t,
+            step.center.tolist(),
+            step.source._value_,  # `value` is a property, three times as slow
+            step.index,
+            None if step.action is None else step.action.tolist(),
+            ",".join(step.skipped),
+            step.reward,
+            step.cost,
+            step.goal,
+            step.terminated,
+            step.truncated,
             observation_digest(observation),
             b"",  # the chain value follows from the rest
         )

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.runtime.selection import Source
-
-__all__ = ["PublicHistory", "PublicPast", "PublicStep"]
+__all__ = ["PublicHistory", "PublicPast", "PublicStep", "Source"]
 
 
-class PublicStep(NamedTuple):  # tuples: they are made at every step, and frozen dataclasses take three times as long
+class Source(Enum):
+    """Who supplied the action of a step."""
+
+    PROPOSAL = "proposal"
+    FALLBACK = "fallback"
+    ABSTAIN = "abstain"
+
+
+# Not frozen, because one is made at every step and a frozen dataclass takes five times as long. It is no tuple either,
+# because the field `index` would hide the tuple's own method. Whoever may not change a step gets a copy of it.
+@dataclass(slots=True, eq=False)
+class PublicStep:
     """One finished step as everybody saw it. `center` is the controller's own (clipped), never the shifted one.
 
-    `observation` is the one the decision was made on; `action` is None on abstention; `cost` is None when the
-    environment reports none.
+    `observation` is what the decision was based on. `index` is that of the proposal or fallback, -1 on abstention.
+    `action` is None on abstention, and `cost` is None if the environment reports none.
     """
 
     t: int
     observation: NDArray[np.float64]
     center: NDArray[np.float64]
     source: Source
-    index: int  # type: ignore[assignment]  # the word of the record; a tuple's own is not used
+    index: int
     action: NDArray[np.float64] | None
     skipped: tuple[str, ...]
     reward: float
@@ -35,7 +46,7 @@ class PublicStep(NamedTuple):  # tuples: they are made at every step, and frozen
 
 
 class PublicPast(Sequence[PublicStep]):
-    """The finished steps of a trajectory, up to the moment when it was asked for. It grows without being copied."""
+    """The finished steps of a trial up to the moment of the call to `so_far`. It grows without being copied."""
 
     def __init__(self, steps: list[PublicStep] | None = None) -> None:
         self._steps = [] if steps is None else steps
@@ -58,14 +69,14 @@ class PublicPast(Sequence[PublicStep]):
         self._length = len(self._steps)
 
     def so_far(self) -> PublicPast:
-        """Return the past as it is now; later steps do not appear in it."""
+        """Return the past as it is now. Later steps do not appear in it."""
         return PublicPast(self._steps)
 
 
 class PublicHistory(NamedTuple):
     """What is public when step `t` begins: the finished steps, the current observation and the current center.
 
-    A shift rule gets its own copy of each record: what it does to the copy reaches nobody.
+    A shift rule gets its own copy of everything, so a change that it makes reaches nobody else.
     """
 
     t: int

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Observer, Vector
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.selection import Selection, Source
 
-__all__ = ["Selector"]
+__all__ = ["Selection", "Selector"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """What the selector decided at one step: the source, its index (-1 on abstention) and the action.
+
+    `skipped` names the fallbacks that raised or gave no finite action. It is public, because an auditor wants to see
+    it.
+    """
+
+    source: Source
+    index: int
+    action: Vector | None
+    skipped: tuple[str, ...] = ()
 
 
 class Selector:

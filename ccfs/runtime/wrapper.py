@@ -16,8 +16,7 @@ from ccfs.runtime.grid import Grid
 from ccfs.runtime.history import PublicStep
 from ccfs.runtime.interfaces import CausalAttack, ShiftRecord, Vector
 from ccfs.runtime.program import CausalProgram
-from ccfs.runtime.selection import Selection
-from ccfs.runtime.selector import Selector
+from ccfs.runtime.selector import Selection, Selector
 from ccfs.runtime.streams import Purpose, Streams
 
 __all__ = ["ProposalWrapper"]
@@ -203,15 +202,14 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         terminated: bool,
         truncated: bool,
     ) -> PublicStep:
-        source, index, action, skipped = selection
         step = PublicStep(
             self._t,
             self._observation,
             center,
-            source,
-            index,
-            action,
-            skipped,
+            selection.source,
+            selection.index,
+            selection.action,
+            selection.skipped,
             reward,
             cost,
             goal,

@@ -14,8 +14,8 @@ from ccfs.results.policy import certify_policy
 from ccfs.runs.events import CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal
 from ccfs.runs.outcomes import Outcome
 from ccfs.runtime.components import AcceptAll
+from ccfs.runtime.history import Source
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.selection import Source
 from ccfs.runtime.selector import Selector
 from ccfs.runtime.wrapper import ProposalWrapper
 

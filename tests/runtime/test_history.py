@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ccfs.runtime.history import PublicPast, PublicStep
-from ccfs.runtime.selection import Source
+from ccfs.runtime.history import PublicPast, PublicStep, Source
 
 
 def step(t: int) -> PublicStep:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
+from ccfs.runtime.history import Source
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.selection import Source
 from ccfs.runtime.selector import Selector
 
 LOW, HIGH = np.array([-1.0, -1.0]), np.array([1.0, 1.0])

@@ -255,6 +255,7 @@ def test_attack_rule_gets_its_own_copy_of_each_finished_step():
         def shift(self, history, rng, *, allowance):
             for step in history.steps:
                 step.observation[:] = step.action[:] = step.center[:] = np.nan
+                step.reward, step.index = np.nan, 99
             return np.zeros(2)
 
     env = wrap(horizon=5, attack=Attack(rule=Vandal(), limit=1.0, schedule=FOUR))
@@ -264,6 +265,8 @@ def test_attack_rule_gets_its_own_copy_of_each_finished_step():
     env.step(CENTER)  # the rule has seen the first step now
     for values in (kept.observation, kept.action, kept.center):
         assert np.isfinite(values).all()
+    assert np.isfinite(kept.reward)
+    assert kept.index < 99
 
 
 def test_attack_begins_each_episode_with_its_whole_energy():
@@ -376,7 +379,7 @@ def test_wrapper_rounds_every_observation_before_anybody_sees_it():
         (lambda: wrap(horizon=0), "`horizon`"),
         (lambda: wrap(schedule=[FOUR] * 3, horizon=4), "`schedule` must cover"),
         (lambda: wrap(attack=Attack(rule=NoShift(), limit=1.0, schedule=FOUR)), "`horizon` must be given"),
-        (lambda: wrap(schedule=[]), "`schedule` must hold"),
+        (lambda: wrap(schedule=[]), "`schedule` must be a ProposalSchedule or"),
         (lambda: Attack(rule=object(), limit=1.0, schedule=FOUR), "`rule` must have"),
         (lambda: ProposalWrapper(Line(), program="p", schedule=FOUR, seed=0), "`program` must be"),
         (lambda: CausalProgram.for_space(gymnasium.spaces.Discrete(3), verifier=AcceptAll()), "`space` must be a Box"),
