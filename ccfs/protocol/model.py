@@ -1,4 +1,4 @@
-"""The protocol: one TOML file that fixes everything before the first rollout, validated, frozen and hashed."""
+"""Read, validate and hash a protocol, the TOML file that fixes a study before its first trial."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One certified program: a controller under a schedule. Its name keys the random streams."""
+    """One controller under one schedule. Its name is part of the keys of the random streams."""
 
     controller: ControllerSpec
     schedule: ScheduleSpec
 
     @property
     def name(self) -> str:
-        """The arm's name, also a relative folder."""
+        """The arm's name, which is also its relative folder."""
         return f"{self.controller.name}/{self.schedule.name}"
 
 
 class Protocol(Part, Document):
-    """Everything that is fixed before the first rollout."""
+    """Everything that is fixed before the first trial."""
 
     format: Literal["ccfs/protocol/1"] = Field(
         default="ccfs/protocol/1", description="Kind and version of this document. Leave it out of a TOML file."
@@ -102,14 +102,14 @@ class Protocol(Part, Document):
     quick_look_of: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{64}$",
-        description="Hash of the whole protocol of which this is a quick look. `ccfs run --seeds` writes it; leave it "
+        description="Hash of the whole protocol of which this is a quick look. `ccfs run --seeds` writes it. Leave it "
         "out.",
     )
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         content: dict[str, object] = handler(self)
-        if self.quick_look_of is None:  # so that a whole protocol's hash does not depend on quick looks
+        if self.quick_look_of is None:  # so that the key changes the hash of quick looks only
             content.pop("quick_look_of", None)
         return content
 
@@ -142,12 +142,12 @@ class Protocol(Part, Document):
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the validated content; comments, key order and spelled-out defaults do not matter."""
+        """SHA-256 (hex) of the validated content. Comments, key order and spelled-out defaults do not matter."""
         return text_digest(self.canonical)
 
     @property
     def canonical(self) -> str:
-        """The one JSON text of this protocol."""
+        """This protocol as canonical JSON."""
         return canonical_json(self.model_dump(mode="json"))
 
     @property
@@ -158,7 +158,7 @@ class Protocol(Part, Document):
 
     @property
     def claims(self) -> int:
-        """Number of certificates this protocol issues."""
+        """Number of claims of this protocol. Each gives one certificate."""
         return len(self.controllers) * len(self.schedules) * len(self.events)
 
     @property
@@ -174,7 +174,7 @@ class Protocol(Part, Document):
     def streams(self, arm: Arm, trial: int) -> Streams:
         """Return the random streams of one trial.
 
-        Their reset seed is the cohort's member, or a draw of the initial law.
+        Their reset seed is a member of the cohort, or a draw from the initial law.
         """
         seeds = self.trials.seeds
         seed = None if seeds is None else seeds[trial]
@@ -191,8 +191,8 @@ class Protocol(Part, Document):
     def first(self, count: int) -> Protocol:
         """Return a quick look at this protocol: `count` trials, with the first reset seeds of a cohort.
 
-        It has another name and another hash, and says of which protocol it is a look. Hence its noise is its own: it
-        is no part of the whole run, and the whole run is independent of what was seen in it.
+        It names the whole protocol, and it has another name and another hash. Its noise is therefore its own. It is no
+        part of the whole run, and the noise of the whole run is independent of what was seen here.
         """
         if not 1 <= count <= self.trials.count:
             raise ProtocolError(f"`seeds` must be in [1, {self.trials.count}], got {count}.")
@@ -206,7 +206,7 @@ class Protocol(Part, Document):
 
 
 def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
-    """Validate a protocol's content; `where` names it in errors."""
+    """Validate a protocol's content. `where` names it in errors."""
     try:
         refuse_other_format(content.get("format", Protocol.format_name()), Protocol.format_name())
     except DocumentError as error:
@@ -223,7 +223,7 @@ def load_protocol(path: Path) -> Protocol:
         content = read_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # besides the parser's own: no UTF-8, a huge number, deep nesting
+    except (ValueError, RecursionError) as error:  # the parser's own, no UTF-8, a huge number, deep nesting
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
     return parse_protocol(_with_runs_read(content, path), where=str(path))
 
@@ -231,12 +231,13 @@ def load_protocol(path: Path) -> Protocol:
 def _with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
     """Replace each run folder in `trials.used_before` by its protocol's hash and reset seeds.
 
-    A folder is taken from the place of the protocol file. It is not hashed, because it differs between machines.
+    A relative folder starts at the folder of the protocol file. Its path is not hashed, because it differs between
+    machines.
     """
     trials = content.get("trials")
     used = trials.get("used_before") if isinstance(trials, dict) else None
     if not (isinstance(trials, dict) and isinstance(used, list)):
-        return content  # validation says what is wrong
+        return content  # validation will say what is wrong
     read = [
         _used_run(part, path, f"trials.used_before.{i}") if isinstance(part, dict) and "run" in part else part
         for i, part in enumerate(used)

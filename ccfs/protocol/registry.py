@@ -1,4 +1,4 @@
-"""The short names of our own parts: one table from what a protocol says to what is imported when it is needed.
+"""List the short names of the shipped parts, with the module that each one is imported from when it is needed.
 
 A protocol's hash must survive a move of our code from one module to another. So a protocol names our parts by these
 names, and "module:callable" is for code of the user's own.
@@ -55,7 +55,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "ccfs.controllers:from_omnisafe", "run_dir epoch", "The mean policy of a run folder of OmniSafe."
         ),
         "numpy-actor": _part(
-            "ccfs.controllers:NumpyActor.load", "path", "A network of plain arrays (.npz); reading it runs no code."
+            "ccfs.controllers:NumpyActor.load", "path", "A network of plain arrays (.npz). Reading it runs no code."
         ),
         "navigator": _part(
             "ccfs.controllers.navigator:Navigator",
@@ -159,7 +159,7 @@ _OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 
 def accepted(kind: str, name: str) -> str:
-    """Return `name` if it names a part of this kind or is code of the user's own; raise ValueError otherwise."""
+    """Return `name` if it names a part of this kind or code of the user's own. Otherwise raise ValueError."""
     if name in PARTS[kind]:
         return name
     names = ", ".join(PARTS[kind])
@@ -177,13 +177,13 @@ def accepted(kind: str, name: str) -> str:
 
 
 def target(kind: str, name: str) -> str:
-    """Return the "module:callable" behind a name; one that is code of the user's own stands for itself."""
+    """Return the "module:callable" behind a name. A name of the user's own code is returned as it is."""
     part = PARTS[kind].get(name)
     return name if part is None else part.target
 
 
 def short_name(kind: str, path: str) -> str | None:
-    """Return the short name of the part at a path of ours, also if only its last word is right; None without one."""
+    """Return the short name of the part at a path of ours, or None. It is enough that the last word is right."""
     table = PARTS[kind]
     exact = [name for name, found in table.items() if found.target == path]
     similar = [name for name, found in table.items() if found.target.rpartition(":")[2] == path.rpartition(":")[2]]

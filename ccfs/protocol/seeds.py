@@ -1,4 +1,4 @@
-"""The trials table of a protocol file: a cohort of reset seeds or an initial law, and what was used before."""
+"""Validate the trials of a protocol: a cohort of reset seeds or an initial law, and what was used before."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class TrialsSpec(Part):
 
 
 def spent(used: Iterable[int | UsedRange | UsedProtocol]) -> Iterator[int | UsedRange]:
-    """Yield every used seed and range of seeds, those of used protocols too."""
+    """Yield every used seed and range of seeds, including those of used protocols."""
     for part in used:
         if isinstance(part, UsedProtocol):
             yield from part.seeds
@@ -131,6 +131,7 @@ def spent(used: Iterable[int | UsedRange | UsedProtocol]) -> Iterator[int | Used
 def _intervals(seeds: Iterable[int | _Range]) -> list[Interval]:
     """Return the fewest intervals that hold the same seeds, in order."""
     pairs = ((part, part + 1) if isinstance(part, int) else (part.first, part.first + part.count) for part in seeds)
+    # Intervals and not sets of seeds: a used range may hold all 2^32 of them.
     merged: list[Interval] = []
     for first, end in sorted(pairs):
         if merged and first <= merged[-1][1]:
@@ -141,7 +142,7 @@ def _intervals(seeds: Iterable[int | _Range]) -> list[Interval]:
 
 
 def _overlaps(left: list[Interval], right: list[Interval]) -> Iterator[Interval]:
-    """Yield what two ordered lists of disjoint intervals share."""
+    """Yield the intersections of two ordered lists of disjoint intervals."""
     i = j = 0
     while i < len(left) and j < len(right):
         first, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
@@ -154,7 +155,7 @@ def _overlaps(left: list[Interval], right: list[Interval]) -> Iterator[Interval]
 
 
 def used_seeds(seeds: Iterable[int]) -> list[int | dict[str, int]]:
-    """Return seeds as `used_before` writes them: the fewest single ones and ranges, in order."""
+    """Return seeds in the form of `used_before`: as few single seeds and ranges as possible, in order."""
     merged = _intervals(seeds)
     return [first if end == first + 1 else {"first": first, "count": end - first} for first, end in merged]
 

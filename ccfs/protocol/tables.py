@@ -1,4 +1,4 @@
-"""The tables of a protocol file: what each may hold, and what is refused in it."""
+"""Define the tables of a protocol file: their keys, their defaults, and what they refuse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=80)]
 
 
 def _refuse_not_finite(arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Refuse NaN and infinity anywhere: JSON has neither, so that a worker would be given null instead."""
+    """Refuse NaN and infinity at any depth. JSON has neither, so a worker would get null instead."""
     pending: list[tuple[str, JsonValue]] = list(arguments.items())
     while pending:
         key, value = pending.pop()
@@ -64,7 +64,7 @@ _ARGUMENTS = (
 
 
 def _named(kind: str) -> AfterValidator:
-    """Refuse what names no part of this kind."""
+    """Return the validator that refuses a name of no part of this kind."""
     return AfterValidator(partial(accepted, kind))
 
 
@@ -156,12 +156,12 @@ class BlockSpec(Part):
 
     @model_validator(mode="after")
     def _is_one_block(self) -> BlockSpec:
-        self.schedule  # noqa: B018  # its own checks raise here, with the key
+        self.schedule  # noqa: B018  # made for its own checks, which then name the key
         return self
 
     @property
     def schedule(self) -> ProposalSchedule:
-        """The block's law."""
+        """The block as the runtime takes it."""
         return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho, multiplier=self.multiplier)
 
 
@@ -185,7 +185,7 @@ class ScheduleSpec(Part):
 
     @property
     def blocks(self) -> Schedule:
-        """The schedules as the runtime takes them."""
+        """The schedule as the runtime takes it."""
         if isinstance(self.action, BlockSpec):
             return self.action.schedule
         return tuple(block.schedule for block in self.action)
@@ -239,7 +239,7 @@ class ProgramSpec(Part):
 
 
 class AttackSpec(Part):
-    """A shift rule under a limit. Attacks are tried and reported; the claim rests on the nominal trials alone."""
+    """A shift rule under a limit. Attacks are tried and reported. The claim rests on the nominal trials alone."""
 
     name: Name = Field(description=f"Names the attack in tables and folders: anything but `{NOMINAL}`.")
     rule: Annotated[str, _named("attack")] = Field(

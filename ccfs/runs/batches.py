@@ -1,4 +1,4 @@
-"""Batches: the unit of work. A pure function from (protocol, arm, attack, trials) to the bytes of its files."""
+"""Plan the batches of a run, and turn one batch into the bytes of its files, as a pure function of the protocol."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """The batch's relative path without folder and suffix."""
+        """The relative path of the batch's files, without their folder and suffix."""
         return f"{self.arm}/{self.attack}/batch-{self.number:05d}"
 
     @property
     def is_attacked(self) -> bool:
-        """Whether the trials run under an attack, so that there is a private log."""
+        """Whether the trials run under an attack. Then the batch has a private log."""
         return self.attack != NOMINAL
 
     @property
@@ -53,12 +53,12 @@ class Batch:
 
     @property
     def private(self) -> str:
-        """The file of the shifts; only an attacked batch has one."""
+        """The file of the shifts. Only an attacked batch has one."""
         return f"private/{self.name}.parquet"
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of the batch: public ones first, the private log of an attacked batch last."""
+        """The files of the batch: the public ones, then the private log if there is an attack."""
         public = (self.traces, self.trajectories)
         return (*public, self.private) if self.is_attacked else public
 
@@ -69,7 +69,7 @@ class Batch:
 
 
 class Journal(Document):
-    """Says that a batch is finished: it is the last file of a batch to be written."""
+    """Says that a batch is finished. It is the last file of a batch to be written."""
 
     format: Literal["ccfs/batch/1"] = Field(default="ccfs/batch/1", description="Kind and version of this document.")
     trials: tuple[int, ...] = Field(description="Numbers of the trials of the batch, in order.")
@@ -77,7 +77,7 @@ class Journal(Document):
 
 
 def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:
-    """Yield the batches of an arm in order, over its first `trials` trials (all without)."""
+    """Yield the batches of an arm in order, over its first `trials` trials. Without a number, over all."""
     total = protocol.trials.count if trials is None else trials
     for number, start in enumerate(range(0, total, protocol.batch)):
         yield Batch(
@@ -91,16 +91,21 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
 def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
-    Everything is made afresh from the protocol's canonical text: the result depends on nothing else, so that any
-    worker anywhere gives the same bytes. A worker with other versions, other code or another controller than
-    `expected` (the run's provenance as canonical JSON) refuses.
+    Everything is made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
+    gives the same bytes.
+
+    Args:
+        canonical: the protocol's canonical text.
+        batch: the batch to run.
+        expected: the run's provenance as canonical JSON. A worker with other packages, other code or another
+            controller refuses. Without it, nothing is compared.
     """
     record = None if expected is None else json.loads(expected)
     try:
         if record is not None:
             _refuse_other_provenance(parse_canonical(canonical), record)
         return _run(canonical, batch, record)
-    except SystemExit as error:  # it would end a worker, or this process with the code 0
+    except SystemExit as error:  # it would end a worker, or end this process with exit code 0
         raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
 
 

@@ -1,4 +1,4 @@
-"""Make the live objects that a protocol names: environment, controller, program, attack, event."""
+"""Make the environment, controllers, program, attacks and events that a protocol names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
 
 
 def build_controller(protocol: Protocol, arm: Arm) -> Controller:
-    """Return the arm's controller; refuse one whose digest is not the declared one."""
+    """Return the arm's controller. Refuse it if the protocol declares another digest."""
     key = f"controllers.{protocol.controllers.index(arm.controller)}"
     controller = cast(Controller, _make(key, arm.controller, "controller", Controller))
     expected = arm.controller.digest
@@ -88,7 +88,7 @@ def build_program(protocol: Protocol, env: gymnasium.Env[Vector, Vector]) -> Cau
 
 
 def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
-    """Return the attack of an arm, with its limit in the arm's own energy."""
+    """Return an attack on an arm, with its limit as an energy under the arm's schedule."""
     key = f"attacks.{protocol.attacks.index(spec)}"
     reference = Reference(make=spec.rule, arguments=spec.arguments)
     rule = cast(ShiftRule, _make(key, reference, "attack", ShiftRule))
@@ -96,7 +96,7 @@ def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
 
 
 def attack_limit(spec: AttackSpec, arm: Arm) -> float:
-    """Return an attack's limit in the arm's own energy."""
+    """Return an attack's limit as an energy under the arm's schedule."""
     schedules = arm.schedule.blocks
     if spec.budget is not None and isinstance(schedules, ProposalSchedule):
         return energy_limit(spec.budget, schedules)
@@ -104,7 +104,7 @@ def attack_limit(spec: AttackSpec, arm: Arm) -> float:
 
 
 def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:
-    """Return an event; a built-in one gets the protocol's horizon unless it names a shorter one."""
+    """Return an event. A shipped event has the protocol's horizon unless it names a shorter one."""
     if spec.event == ALL_OF:
         parts = [build_event(protocol, part, f"{key}.events.{i}") for i, part in enumerate(spec.events)]
         if not parts:
@@ -120,7 +120,7 @@ def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Eve
 
 
 def check(protocol: Protocol, *, where: str) -> dict[str, str]:
-    """Make everything once and return each controller's digest, so that a run fails before its first rollout.
+    """Make every part once and return each controller's digest, so that a bad protocol fails before its first trial.
 
     `where` names the protocol's file in errors.
     """
@@ -141,7 +141,7 @@ def check(protocol: Protocol, *, where: str) -> dict[str, str]:
 
 
 def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str) -> None:
-    """Refuse a horizon that no trajectory could reach: all would count as failures. `name` is the environment's."""
+    """Refuse a horizon that no trial can reach, because all would be failures. `name` is the environment's."""
     limit = time_limit(env)
     if limit is not None and not horizon <= limit:
         raise ValueError(
@@ -153,7 +153,7 @@ def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str
 def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     """Return the "module:callable" behind each place of the protocol that names code, ours or the user's own.
 
-    An event that is made of others has several.
+    An event that is made of other events has several.
     """
     program = protocol.program
     found: dict[str, tuple[str, ...]] = {"environment": (target("environment", protocol.environment.make),)}
@@ -172,7 +172,7 @@ def _event_targets(spec: EventSpec) -> set[str]:
 
 
 def event_references(protocol: Protocol) -> tuple[str, ...]:
-    """Return every "module:callable" of the user's own among the events: counting them runs this code."""
+    """Return every "module:callable" of the user's own among the events. Counting runs this code."""
     found: set[str] = set()
     pending = list(protocol.events)
     while pending:
@@ -184,13 +184,13 @@ def event_references(protocol: Protocol) -> tuple[str, ...]:
 
 
 def resolve(key: str, path: str) -> Callable[..., object]:
-    """Return what "module:callable" names; `key` is its place in the protocol, for errors."""
+    """Return what "module:callable" names. `key` is its place in the protocol, for errors."""
     module, _, name = path.partition(":")
     try:
         target: object = importlib.import_module(module)
         for part in name.split("."):
             target = getattr(target, part)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a module of the user's own may do anything when it is imported
         text = f"{error}.{advice_on_import(path, error)}"
         raise ProtocolError(f"`{key}.make` must name something that can be imported, got {path!r}: {text}") from error
     if not callable(target):
@@ -199,7 +199,7 @@ def resolve(key: str, path: str) -> Callable[..., object]:
 
 
 def _make(key: str, reference: Reference, part: str, kind: object) -> object:
-    """Call a reference to a part; `kind` is a class or a protocol, which the caller then casts to."""
+    """Make a part from a reference. `kind` is a class or an interface, to which the caller casts the result."""
     made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):

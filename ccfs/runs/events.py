@@ -1,4 +1,4 @@
-"""Events: pure functions of a public trace. Abstention, a non-finite number or a crash is failure, whoever wrote it."""
+"""Decide events from public traces. Abstention, a number that is not finite or a crash is always a failure."""
 
 from __future__ import annotations
 
@@ -25,24 +25,28 @@ __all__ = [
     "total_cost",
 ]
 
+# Every run records the digest of this file's code. After a change here, runs that were made before are not counted
+# again: `ccfs certify` refuses them. Comments and docstrings may change freely.
+
 
 @runtime_checkable
 class Event(Protocol):
     """A measurable set of public traces, fixed before sampling.
 
-    Write your own for what the built-in ones do not say. A cost that the environment did not report is NaN in the
-    trace: ask `(trace.cost <= 0).all()`, not for the absence of a positive one. An event of your own never holds for a
-    trajectory that abstained, crashed or met a number that is not finite; the built-in ones may hold for such a
-    trajectory if they were decided before, at its goal.
+    Write your own event for what the shipped ones do not say. If the environment reported no cost, the cost is NaN in
+    the trace. So ask whether all costs are at most 0, `(trace.cost <= 0).all()`, not whether none is positive.
+
+    An event of your own never holds for a trial that abstained, crashed or met a number that is not finite. A shipped
+    event may hold for such a trial if the trial reached its goal before.
     """
 
     def holds(self, trace: Trace) -> bool:
-        """Return whether the trace is in the event; a function of the trace and nothing else."""
+        """Return whether the event holds. The answer must depend on the trace alone."""
         ...
 
 
 def holds(event: Event, trace: Trace) -> bool:
-    """Return the event's verdict; refuse one that is not a bool, so that a NaN or a None is never a success."""
+    """Return whether an event holds. Refuse an answer that is not a bool, so that NaN or None is never a success."""
     if trace.outcome in _BROKEN and type(event) not in _AWARE:
         return False
     verdict = event.holds(trace)
@@ -52,12 +56,12 @@ def holds(event: Event, trace: Trace) -> bool:
 
 
 def _sound_steps(trace: Trace) -> int:
-    """Number of leading steps that were executed and gave finite numbers."""
+    """Return how many steps were executed and gave finite numbers, from the first step on."""
     return trace.executed - (trace.outcome is Outcome.NONFINITE)
 
 
 def _is_full(trace: Trace, horizon: int) -> bool:
-    """Whether the first `horizon` steps all happened, or the protocol's rule stopped the trajectory at the goal."""
+    """Return whether the first `horizon` steps all happened, or the protocol's rule stopped the trial at the goal."""
     sound = _sound_steps(trace)
     return sound >= horizon or (trace.outcome is Outcome.GOAL and sound == trace.executed)
 
@@ -65,7 +69,7 @@ def _is_full(trace: Trace, horizon: int) -> bool:
 def total_cost(trace: Trace, horizon: int) -> float:
     """Return the total cost over `horizon` steps, or until the protocol's rule stops at the goal.
 
-    It is infinity where it is not known: the trajectory ended early, or a step reported no cost.
+    It is infinite if it is unknown, because the trial ended early or a step reported no cost.
     """
     if not _is_full(trace, horizon):
         return math.inf
@@ -74,7 +78,7 @@ def total_cost(trace: Trace, horizon: int) -> float:
 
 
 def _is_costless(cost: NDArray[np.float64]) -> bool:
-    return bool((cost <= 0.0).all())  # a missing cost is NaN, and that is no proof of anything
+    return bool((cost <= 0.0).all())  # an unknown cost is NaN, and NaN must not count as no cost
 
 
 def _goal_step(trace: Trace, horizon: int) -> int | None:
@@ -147,10 +151,10 @@ class ReturnAtLeast(_Horizon):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoAbstention(_Horizon):
-    """An action was found at every step of the horizon (or until the protocol's rule stops at the goal)."""
+    """An action was accepted at every step of the horizon, or until the protocol's rule stopped at the goal."""
 
     def holds(self, trace: Trace) -> bool:
-        """Return whether nothing ended the trajectory early."""
+        """Return whether nothing ended the trial early."""
         return _is_full(trace, self.horizon)
 
 
@@ -172,4 +176,4 @@ class AllOf:
 
 _BROKEN = frozenset({Outcome.ABSTAINED, Outcome.NONFINITE, Outcome.CRASHED})
 _AWARE = frozenset({NoCostUntilGoal, GoalBeforeCost, CostAtMost, ReturnAtLeast, NoAbstention, AllOf})
-"""Events that look at how a trajectory ended themselves; of any other, a broken trajectory is never a success."""
+"""Events that look at the outcome themselves. For any other event, a broken trial is never a success."""

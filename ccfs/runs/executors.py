@@ -30,7 +30,7 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-# A worker may die for reasons that pass, such as a full memory. Three deaths without a finished batch do not pass.
+# A worker may die for a reason that passes, such as a full memory. After so many deaths in a row, it does not pass.
 _ATTEMPTS = 3
 # Seconds. A Ctrl-C that another thread received does not wake a main thread that waits, so it wakes by itself.
 _GLANCE = 0.5

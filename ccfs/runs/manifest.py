@@ -1,4 +1,4 @@
-"""The manifest: SHA-256 of every file of a finished run, with its own digest, free of the machine it was made on."""
+"""Write and check the manifest: the SHA-256 of every other file of a finished run. It names no machine."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Manifest(Document):
 
 
 def write_manifest(store: Store, protocol: Protocol) -> None:
-    """Write the manifest of the files that are there now."""
+    """Hash the files of the run as they are now, and write the manifest."""
     files = {name: file_digest(store.path(name)) for name in store.files() if name != MANIFEST}
     digest = _digest(protocol.hash, files)
     store.write(MANIFEST, Manifest(protocol=protocol.hash, files=files, digest=digest).to_bytes())
 
 
 def read_manifest(store: Store) -> dict[str, str]:
-    """Return the recorded SHA-256 of every file; refuse a manifest that is not what it says."""
+    """Return the recorded SHA-256 of every file. Refuse a manifest whose own digest is wrong."""
     if not store.exists(MANIFEST):
-        raise RunError(f"{MANIFEST}: is missing: the run is not finished. Run the same `ccfs run` command again.")
+        raise RunError(f"{MANIFEST}: is missing, so the run is not finished. Run the same `ccfs run` command again.")
     try:
         found = Manifest.from_bytes(store.read(MANIFEST), where=MANIFEST)
     except DocumentError as error:

@@ -1,4 +1,4 @@
-"""How a trajectory ended: one enum, from the steps alone."""
+"""The outcomes of a trial, one name for each reason why it took no further step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ __all__ = ["Outcome"]
 
 
 class Outcome(Enum):
-    """The reason why no further step was taken."""
+    """Why a trial took no further step."""
 
     HORIZON = "horizon"
     """All steps of the horizon were executed, and the environment did not terminate at the last one."""
     GOAL = "goal"
-    """The protocol's stopping rule ended it at the first goal."""
+    """The protocol's stopping rule ended the trial at its first goal."""
     COST = "cost"
-    """The protocol's stopping rule ended it at the first positive cost."""
+    """The protocol's stopping rule ended the trial at its first positive cost."""
     ABSTAINED = "abstained"
-    """No proposal and no fallback was accepted: nothing was executed."""
+    """The verifier accepted no candidate and no fallback, so the environment was not stepped."""
     TERMINATED = "terminated"
     """The environment terminated, at the last step of the horizon or before."""
     TRUNCATED = "truncated"
-    """The environment was cut short before the horizon."""
+    """The environment truncated the trial before the horizon."""
     NONFINITE = "nonfinite"
     """An observation, a reward or a cost was not a finite number."""
     CRASHED = "crashed"
-    """The environment or the controller raised."""
+    """The environment or the controller raised an exception."""

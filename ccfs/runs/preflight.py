@@ -1,4 +1,4 @@
-"""One step before the first trial: a part that cannot work is named at once, instead of failing in every trial."""
+"""Take one step before the first trial, so that a part that cannot work is named at once and not in every trial."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from ccfs.runtime.wrapper import ProposalWrapper
 
 __all__ = ["Names", "needs_cost", "needs_goal", "preflight", "try_step"]
 
-# Of the range that training and tuning use, so that no certified reset seed is looked at; the cohort's own are skipped.
-# Several, because some environments refuse some seeds; two of 31 bits, for environments that take no greater ones.
+# These reset seeds belong to the range of training and tuning. A certified seed must not be looked at, so the seeds of
+# the cohort are skipped. There are several, because some environments refuse some seeds, and two of them have 31 bits,
+# because some environments take no greater ones.
 _FROM, _LARGE, _SMALL = 3_000_999_999, 6, (2**31 - 1, 2**31 - 2)
-# Where a trial's key has the protocol's hash, this one has a text that is no hash: the noise is of no trial.
+# Stands in stream keys in the place of the protocol's hash. It is no hash, so no trial has this noise.
 _SCOPE = "preflight"
 Ask = Callable[[Vector], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """How errors call the parts, and what they advise for a missing cost."""
+    """The names of the parts in errors, and the advice for a missing cost."""
 
     environment: str
     controller: str
@@ -44,7 +45,7 @@ class Names:
 
 @contextmanager
 def _global_generators_kept() -> Iterator[None]:
-    """Put the generators that everybody shares back: a component that draws from them shall draw the same in trials."""
+    """Restore the global generators afterwards, so that a part that uses them draws the same numbers in trials."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         yield
@@ -56,9 +57,9 @@ def _global_generators_kept() -> Iterator[None]:
 def preflight(protocol: Protocol, *, where: str) -> None:
     """Build the protocol's parts, take one step with each controller, and refuse with one line what cannot work.
 
-    Nothing of it reaches a trial: the parts are made for it alone, its random streams have the key of no protocol,
-    its reset seed is none of the cohort's, and the global generators are put back. (An initial law may draw its seed
-    for a trial, with probability below 1e-8 a trial; the trial is the same with and without it.)
+    The trials do not depend on it. Its parts are its own, its random streams have the key of no protocol, its reset
+    seed is not in the cohort, and the global generators are restored. An initial law may draw the same reset seed, with
+    probability below 1e-8 per trial. That trial is the same with and without preflight.
     """
     spec = protocol.environment
     seeds = protocol.trials.seeds or ()
@@ -104,19 +105,20 @@ def try_step(
     events: Mapping[str, Event],
     names: Names,
 ) -> None:
-    """Take one nominal step of an episode that is no trial; raise what in a trial would only count as a failure.
+    """Take one nominal step outside of any trial. Raise what would only count as a failure in a trial.
 
-    The environment is reset twice with one seed: the verifier is asked apart from the step, which would take any wrong
-    answer for a rejection, and a component with memory may be told an observation only once.
+    The environment is reset twice with the same seed, because the verifier is asked twice. Inside a step any wrong
+    answer counts as a rejection, so the verifier is first asked outside of a step. A verifier with a memory may see an
+    observation only once per reset.
 
     Args:
         wrapped: the wrapped environment, left in the middle of an episode.
-        ask: from the first observation to the controller's answer; what it raises is raised.
-        schedules: laws of the blocks that the verifier will be asked about.
+        ask: the function from the first observation to the controller's answer. Its exceptions are not caught.
+        schedules: the schedules whose first blocks the verifier is asked about.
         root: root seed of the proposal noise.
         taken: reset seeds that must not be used.
         events: what will be counted, by name.
-        names: how errors call the parts.
+        names: names of the parts in errors.
     """
     program = wrapped.program
     seed, observation = _reset(wrapped, taken, names.environment)
@@ -145,21 +147,21 @@ def try_step(
 
 
 def needs_cost(event: Event) -> bool:
-    """Return whether an event cannot hold for a trajectory whose first step reported no cost."""
+    """Return whether an event cannot hold for a trial whose first step reported no cost."""
     if isinstance(event, AllOf):
         return any(needs_cost(part) for part in event.events)
     return isinstance(event, (NoCostUntilGoal, GoalBeforeCost, CostAtMost))
 
 
 def needs_goal(event: Event) -> bool:
-    """Return whether an event cannot hold for a trajectory without a goal."""
+    """Return whether an event cannot hold for a trial without a goal."""
     if isinstance(event, AllOf):
         return any(needs_goal(part) for part in event.events)
     return isinstance(event, GoalBeforeCost)
 
 
 def _guarded(controller: Controller, name: str) -> Ask:
-    """Ask a controller; give what it raises its name."""
+    """Return a function that asks the controller, and that names the controller if it raises."""
 
     def ask(observation: Vector) -> object:
         try:
@@ -172,7 +174,7 @@ def _guarded(controller: Controller, name: str) -> Ask:
 
 
 def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[int, Vector]:
-    """Return the first seed of ours with which the environment resets, and the observation."""
+    """Return the first of our seeds with which the environment resets, and the observation."""
     large = islice((seed for seed in count(_FROM, -1) if seed not in taken), _LARGE)
     got, cause = "", None
     for seed in (*large, *(seed for seed in _SMALL if seed not in taken)):
@@ -198,7 +200,7 @@ def _center(program: CausalProgram, answer: object, name: str) -> Vector:
 
 
 def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequence[Vector], name: str) -> None:
-    """Ask the verifier about blocks of proposals; refuse an answer that the selector would take for a rejection."""
+    """Ask the verifier about blocks of proposals. Refuse a wrong answer, which a step would take for a rejection."""
     verifier = program.verifier
     accepted = "must return a NumPy array of dtype bool and shape (n,) for n actions"
     try:

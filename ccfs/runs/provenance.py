@@ -37,11 +37,11 @@ __all__ = [
 
 PROVENANCE = "provenance.json"
 TABLES = ("controllers", "code", "parts", "files", "packages")
-"""The tables of the record: a run goes on only where all of them are as they were."""
+"""The tables of the record. A run is continued only if all of them are as they were."""
 
-# Whatever can change a number of a trace. Others are recorded by the controllers' digests and by the code's.
+# The packages that can change a number of a trace. The digests of controllers and code cover the rest.
 _PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
-# What runs a batch. Its imports lead to all that a trial depends on, and to no page or command.
+# This module runs a batch. Its imports lead to everything that a trial depends on, and to no page or command.
 _ROOT = "ccfs.runs.batches"
 _OWN = "ccfs"
 NOT_HERE = "not here"
@@ -67,7 +67,7 @@ class Provenance(Document):
 
 
 def read_provenance(store: Store) -> dict[str, object]:
-    """Return the record of a run; refuse another kind or version, or one that was changed."""
+    """Return the record of a run. Refuse another kind or version, and a file that was changed."""
     return store.read_document(Provenance, PROVENANCE).model_dump()
 
 
@@ -78,7 +78,7 @@ def packages() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _installed() -> tuple[tuple[str, str], ...]:
-    """Return the packages and their versions, looked up once per process: every batch asks."""
+    """Return the packages and their versions. They are looked up once per process, because every batch asks."""
     found = []
     for name in _PACKAGES:
         try:
@@ -91,8 +91,8 @@ def _installed() -> tuple[tuple[str, str], ...]:
 def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, object]:
     """Return the record of everything a run depends on, given the controllers' digests.
 
-    Code is read once per process: what runs is what was imported, whatever is written to the files later. Files count
-    by their content where an argument names them. What a part reads besides, only a replay can tell.
+    Code is read once per process, because a process runs what it imported, whatever is written to the files later. A
+    file that an argument names counts by its content. If a part reads other files, only a replay shows a change.
     """
     tables = _code_tables_once(tuple(part_targets(protocol).items()))
     for place, digest in tables["parts"].items():
@@ -109,10 +109,10 @@ def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, obj
 
 
 def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
-    """Return the tables `code` and `parts` of a record as the files are now; nothing is imported or run.
+    """Return the tables `code` and `parts` of a record as the files are now. Nothing is imported or run.
 
-    `code` has the digest of each file behind a part and, under "ccfs", one over all modules of ccfs that a trial
-    depends on. `parts` has one digest for each place in the protocol that names code.
+    `code` has the digest of each file behind a part. Its entry "ccfs" covers all modules of ccfs that a trial depends
+    on. `parts` has one digest for each place in the protocol that names code.
 
     Args:
         targets: places in the protocol with the "module:callable" of each.
@@ -132,7 +132,7 @@ def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
 
 @lru_cache(maxsize=64)
 def own_digest(parts: frozenset[str] = frozenset(), users: frozenset[Path] = frozenset()) -> str:
-    """Return one digest over the modules of ccfs that a trial depends on, taken once per process.
+    """Return one digest over the modules of ccfs that a trial depends on. It is taken once per process.
 
     Args:
         parts: modules of ccfs that the protocol names.
@@ -147,7 +147,7 @@ _code_tables_once = lru_cache(maxsize=64)(code_tables)
 def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield (event, file) for each event whose code, or a file that it names, is not what was recorded.
 
-    Nothing is imported or run. Code that is not here at all cannot be compared, and cannot count anything either.
+    Nothing is imported or run. Code that is not on this machine is left out, because it cannot count anything here.
     """
     code, parts, files = (
         table if isinstance(table, dict) else {} for table in map(record.get, ("code", "parts", "files"))
@@ -166,7 +166,7 @@ def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator
 
 
 def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:
-    """Return the files behind a part, None if some of its code is not here."""
+    """Return the files behind a part, or None if some of its code is not on this machine."""
     found: dict[str, Path] = {}
     for name in names:
         files = files_behind(name, _OWN)
@@ -181,7 +181,7 @@ def _digests(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _joined(digests: Mapping[str, str]) -> str:
-    """Return one digest for several files: that of the file if it is one, else over the names and digests of all."""
+    """Return the digest of a single file, or one digest over the names and digests of several."""
     if len(digests) <= 1:
         return next(iter(digests.values()), "built in")
     lines = "".join(f"{len(name.encode())}:{name} {digests[name]}\n" for name in sorted(digests))
@@ -213,7 +213,7 @@ def _files(arguments: Iterable[object]) -> dict[str, str]:
 
 
 def differences(before: object, now: object) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, then, now) for each entry of a recorded table that differs; "absent" where there is none."""
+    """Yield (name, then, now) for each entry of a recorded table that differs. A missing entry is "absent"."""
     old, new = (table if isinstance(table, dict) else {} for table in (before, now))
     for name in sorted({str(name) for name in (*old, *new)}):
         if old.get(name) != new.get(name):

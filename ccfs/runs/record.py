@@ -1,6 +1,6 @@
-"""The lines of a run's tables, each defined once: columns, packed bytes, hash and reader all follow from the fields.
+"""Define the lines of a run's tables once. Columns, packed bytes, hash and reader follow from their fields.
 
-A new column is one field here, and its value where the line is made.
+A new column is one field here, and its value in `trial.py`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = [
 ]
 
 FORMAT = "ccfs/trace/2"
-# Part of every chain: a change of what is hashed must change this.
+# The first bytes of every chain. Change them when you change what is hashed.
 _CHAIN = b"ccfs-chain-2"
 OBSERVATION_BYTES = 16
 CHAIN_BYTES = 32
 
 
 class _Column(NamedTuple):
-    """How one field is stored: its Arrow type, and its code for `struct` (none for a text, whose length varies).
+    """How one field is stored: its Arrow type, and its code for `struct`. A text has no code, since its length varies.
 
     Args:
         per_action: whether there is one column for each coordinate of an action.
         is_optional: whether a line may leave it empty.
-        is_hashed: whether the hash chain covers it. Only what the chain's start fixes, and the chain itself, are not.
+        is_hashed: whether the hash chain covers it. The trial's number and the chain itself are left out.
     """
 
     arrow: pa.DataType
@@ -74,13 +74,13 @@ def _optional(column: _Column) -> _Column:
 
 
 class StepRow(NamedTuple):
-    """One line of the public trace. `observation` is the digest of what was observed after the step."""
+    """One line of the public trace. `observation` is the digest of the observation after the step."""
 
     trial: Annotated[int, _INT64._replace(is_hashed=False)]
     t: Annotated[int, _INT32]
     center: Annotated[Sequence[float], _VECTOR]
     source: Annotated[str, _TEXT]
-    index: Annotated[int, _INT32]  # type: ignore[assignment]  # the word of the record; a tuple's own is not used
+    index: Annotated[int, _INT32]  # type: ignore[assignment]  # hides `tuple.index`, which nobody uses here
     action: Annotated[Sequence[float] | None, _optional(_VECTOR)]
     skipped: Annotated[str, _TEXT]
     reward: Annotated[float, _FLOAT]
@@ -93,7 +93,7 @@ class StepRow(NamedTuple):
 
 
 class TrajectoryRow(NamedTuple):
-    """One line of the trajectory table. `error` is the kind of exception of a crash."""
+    """One line of the trajectory table. `error` is the class of the exception if the trial crashed."""
 
     trial: Annotated[int, _INT64]
     reset_seed: Annotated[int, _INT64]
@@ -130,9 +130,9 @@ def _columns(kind: type[Line]) -> dict[str, _Column]:
 class Layout(Generic[Line]):
     """How the lines of one table are packed: fields of fixed width, little-endian and without gaps, texts apart.
 
-    The hashed fields come first: those that are one value, then those that are vectors or may be empty, each in the
-    order of the record. A field that may be empty has one byte before it (1 if it is there), and zeros in its place if
-    it is not. After the hashed fields stand the chain value, the number of each text, and the other fields.
+    The hashed fields come first. Among them, single values stand before vectors and optional fields, each group in the
+    order of the record. One byte before an optional field is 1 if the field has a value. If it has none, the byte and
+    the field are zeros. After the hashed fields stand the chain value, the number of each text, and the other fields.
     """
 
     def __init__(self, kind: type[Line], dimension: int) -> None:
@@ -159,7 +159,7 @@ class Layout(Generic[Line]):
         self.dtype = np.dtype([*first, *((name, "<u2") for name in self.texts), *last])
 
     def hashed(self, line: Line) -> bytes:
-        """Return the bytes that stand for a line in the hash chain: the fixed part, then each text after its length."""
+        """Return the bytes of a line that are hashed: the fields of fixed width, then each text after its length."""
         return self.hashed_fields(line) + b"".join([_after_length(text) for text in self.said(line)])
 
     def _packing(self, fields: list[tuple[str, _Column]]) -> Callable[[Line], bytes]:
@@ -200,7 +200,8 @@ class Layout(Generic[Line]):
 
 
 def _picking(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return the function that picks these fields of a line; `itemgetter` gives a tuple for two of them or more."""
+    """Return the function that picks these fields of a line."""
+    # `itemgetter` is quicker, but gives a tuple for two fields or more only.
     return itemgetter(*places) if len(places) > 1 else lambda line: tuple(line[place] for place in places)
 
 
@@ -225,12 +226,12 @@ def _after_length(text: str | None) -> bytes:
 
 
 class Lines(Generic[Line]):
-    """A table that grows line by line: each line is packed when it comes, and no Python object of it is kept."""
+    """A table that grows line by line. Each line is packed at once, so memory holds bytes and no Python objects."""
 
     def __init__(self, kind: type[Line], dimension: int) -> None:
         self.layout: Layout[Line] = layout_of(kind, dimension)
         self._rows = bytearray()
-        # Few texts differ (who acted, which fallbacks were skipped): a line keeps the number of each.
+        # Few texts differ, such as who acted and which fallbacks were skipped. So a line keeps the number of a text.
         self._texts: dict[str | None, int] = {}
         self._known: dict[tuple[str | None, ...], tuple[bytes, bytes]] = {}
 
@@ -238,7 +239,7 @@ class Lines(Generic[Line]):
         return len(self._rows) // self.layout.dtype.itemsize
 
     def append(self, line: Line) -> None:
-        """Take a line in."""
+        """Add a line."""
         chain: bytes = getattr(line, "chain", b"")
         _, numbers = self._said(line)
         self._rows += b"".join((self.layout.hashed_fields(line), chain, numbers, self.layout.other_fields(line)))
@@ -256,7 +257,7 @@ class Lines(Generic[Line]):
         return pa.table(arrays, schema=self.layout.schema)
 
     def _said(self, line: Line) -> tuple[bytes, bytes]:
-        """Return the texts of a line as they are hashed, and their numbers as they are kept."""
+        """Return the texts of a line as they are hashed, and their numbers as they are packed."""
         texts = self.layout.said(line)
         known = self._known.get(texts)
         if known is None:
@@ -268,7 +269,7 @@ class Lines(Generic[Line]):
         return known
 
     def _arrays(self, rows: NDArray[np.void], name: str, column: _Column) -> list[pa.Array]:
-        # From buffers, which is quick for few lines. `pa.array` would import pandas first, if there is one.
+        # From buffers, which is quick for few lines. `pa.array` would first import pandas if it is installed.
         if not column.code:
             return [self._strings(rows[name])]
         is_there = _bits(rows[_has(name)]) if column.is_optional else None
@@ -293,7 +294,7 @@ def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:
 
 
 class LinesFile(Generic[Line]):
-    """The Parquet file of a table that still grows: what fills a row group is written at once and forgotten."""
+    """The Parquet file of a table that still grows. Full row groups are written at once and leave memory."""
 
     def __init__(self, lines: Lines[Line]) -> None:
         self._lines = lines
@@ -301,7 +302,7 @@ class LinesFile(Generic[Line]):
         self._is_begun = False
 
     def take(self) -> None:
-        """Write the lines that fill row groups."""
+        """Write all full row groups."""
         full = len(self._lines) - len(self._lines) % ROW_GROUP
         for start in range(0, full, ROW_GROUP):
             self._sink.write(self._lines.table(start, start + ROW_GROUP))
@@ -323,7 +324,7 @@ class StepLines(Lines[StepRow]):
         super().__init__(StepRow, dimension)
 
     def link(self, line: StepRow, previous: bytes) -> bytes:
-        """Take a step in, with the chain value that follows from it and from the value before it; return that one."""
+        """Add a step, and return its chain value, which follows from the step and from the value before it."""
         fields = self.layout.hashed_fields(line)
         said, numbers = self._said(line)
         chain = hashlib.sha256(b"".join((previous, fields, said))).digest()
@@ -343,7 +344,7 @@ def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def chain_start(reset_seed: int, dimension: int, observation: bytes) -> bytes:
-    """Return the chain's first value, from reset seed, action dimension and the first observation's digest."""
+    """Return the chain's first value, from the reset seed, the action dimension and the first observation's digest."""
     return hashlib.sha256(_CHAIN + struct.pack("<qI", reset_seed, dimension) + observation).digest()
 
 

@@ -1,4 +1,4 @@
-"""Run a protocol: plan the batches, execute them anywhere, keep each as soon as it is finished, stop when allowed."""
+"""Run a protocol: run the batches that are missing, store each one when it is finished, and stop when allowed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Advance = Callable[[int], None]
 def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: Advance = lambda trials: None) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
 
-    Interrupted at any moment, even by kill -9, it loses at most the batches in flight; run again, it gives the bytes
-    that an uninterrupted run gives. A finished run that is refused keeps its manifest: every journalled batch is
-    compared with its files first, and the manifest goes only when a batch is written.
+    An interruption at any moment, even by kill -9, loses at most the batches in flight. The same call again then gives
+    the bytes of an uninterrupted run. A finished run that is refused keeps its manifest, because every journalled
+    batch is compared with its files before anything is written.
 
     Args:
         protocol: what to run.
-        root: the run directory: empty, absent, or of the same protocol.
+        root: the run directory. It must be absent, empty or a run of the same protocol.
         engine: where batches run.
         where: the protocol's file, for errors.
-        advance: called with a number of trials whenever they are finished (or found finished).
+        advance: called with a number of trials when they are finished, or when they are found to be.
     """
     store = Store(root)
     store.refuse_foreign()
@@ -51,7 +51,7 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
 
 
 def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
-    """Take the directory for this protocol, or refuse it before anything is written; return what the run depends on."""
+    """Claim the directory for this protocol and return the provenance. Refuse it before anything is written."""
     if store.is_run:
         owner = store.protocol()
         if owner.hash != protocol.hash:
@@ -74,7 +74,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
 
 
 def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
-    """Refuse to go on with other code, packages or controllers: a run is made by one of each."""
+    """Refuse to go on with other code, packages or controllers, because a run has one of each."""
     known = read_provenance(store)
     if known.get("protocol") != record["protocol"]:
         raise RunError(f"{store.path(PROVENANCE)}: belongs to another protocol. Choose another run directory.")
@@ -89,7 +89,7 @@ def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
 
 
 def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
-    """Refuse a run whose journalled files are not the journalled ones, before anything in it is written."""
+    """Refuse a run if a file is not the one in its journal, before anything is written."""
     for arm in protocol.arms:
         for attack in (None, *protocol.attacks):
             for batch in plan(protocol, arm, attack):
@@ -122,10 +122,10 @@ def _keep(store: Store, batches: list[Batch], pool: Pool, advance: Advance) -> N
 
 
 def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, advance: Advance) -> int:
-    """Run nominal batches in order until the budget is certified; return the number of trials, the stopping time.
+    """Run nominal batches in order until the budget is certified, and return the number of trials.
 
-    Which batch is the last depends on the trials alone: results that arrive early wait for their turn, and results
-    after the stopping time are dropped.
+    That number is a stopping time, so the last batch may depend on the trials alone and not on which worker is quick.
+    Results that arrive early wait for their turn, and results after the stopping time are dropped.
     """
     batches = list(plan(protocol, arm, None))
     counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
@@ -147,7 +147,7 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
 
 
 def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple[Batch, Files | None], None, None]:
-    """Yield the batches in order: finished ones without files, the others with the files to commit."""
+    """Yield the batches in order. Stored ones come without files, the others with the files to commit."""
     first = next((i for i, batch in enumerate(batches) if not _is_finished(store, batch)), len(batches))
     for batch in batches[:first]:
         yield batch, None
@@ -162,7 +162,7 @@ def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple
 
 
 def _commit(store: Store, batch: Batch, files: Files) -> None:
-    """Write a batch's files, then the journal entry that makes it count; the manifest of what was there goes first."""
+    """Remove the manifest, write the batch's files, and last the journal, which makes the batch count."""
     store.path(MANIFEST).unlink(missing_ok=True)
     digests = {}
     for name, content in zip(batch.files, files, strict=True):
@@ -172,7 +172,7 @@ def _commit(store: Store, batch: Batch, files: Files) -> None:
 
 
 def _is_finished(store: Store, batch: Batch) -> bool:
-    """Return whether a batch is journalled; refuse one whose files are not the journalled ones."""
+    """Return whether a batch has a journal. Refuse a batch whose files are not those in its journal."""
     if not store.exists(batch.journal):
         return False
     entry = store.read_document(Journal, batch.journal)

@@ -20,11 +20,11 @@ __all__ = ["RunError", "Store"]
 _PROTOCOL = "protocol.json"
 Made = TypeVar("Made", bound=Document)
 _FIRST = f"{PARTIAL}{_PROTOCOL}"
-"""How the name of the only file begins that a run leaves when it is killed before it has a protocol."""
+"""Beginning of a file name. A run that is killed before it has a protocol leaves at most this one file."""
 
 
 class RunError(RuntimeError):
-    """A run directory that cannot be used as asked; what is finished in it stays as it is."""
+    """A run directory that cannot be used as asked. Finished batches stay as they are."""
 
 
 class Store:
@@ -59,7 +59,7 @@ class Store:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically and durably; on failure the run is as it was."""
+        """Write a file atomically and durably. If it fails, the run is as it was."""
         path = self.path(name)
         try:
             write_atomically(path, content)
@@ -70,18 +70,18 @@ class Store:
             ) from error
 
     def read_document(self, model: type[Made], name: str) -> Made:
-        """Return the document in a file; refuse another kind or version, or one that was changed."""
+        """Return the document in a file. Refuse another kind or version, and a file that was changed."""
         try:
             return model.from_bytes(self.read(name), where=str(self.path(name)))
         except DocumentError as error:
             raise RunError(str(error)) from None
 
     def write_json(self, name: str, content: object) -> None:
-        """Write a JSON file in the one canonical form."""
+        """Write a file as canonical JSON."""
         self.write(name, canonical_json(content).encode() + b"\n")
 
     def files(self) -> Iterator[str]:
-        """Yield the names of all files of the run but the lock, sorted."""
+        """Yield the names of all files of the run except the lock, sorted."""
         for path in sorted(self.root.rglob("*")):
             name = path.relative_to(self.root).as_posix()
             if name != LOCK and not path.is_dir():
@@ -104,15 +104,15 @@ class Store:
         return self.exists(_PROTOCOL)
 
     def refuse_foreign(self) -> None:
-        """Raise unless the directory is absent, empty or a run; nothing is written."""
-        # Listed before the question whether this is a run, which another process may just be making it.
+        """Raise unless the directory is absent, empty or a run. Nothing is written."""
+        # The order matters: another process may make this a run just now, so list the files before asking.
         names = list(self.files())
         if not self.is_run and any(not name.startswith(_FIRST) for name in names):
             raise RunError(f"{self.root}: must be empty or a run directory, but holds other files.")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory for one writer; a killed process releases it."""
+        """Lock the directory for one writer. The lock of a killed process is released."""
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.root))

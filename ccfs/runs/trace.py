@@ -1,4 +1,4 @@
-"""One public trajectory as an event sees it: columns of arrays, read from the file when first asked for."""
+"""Give an event the public trace of a trial as arrays, which are read from the file when they are first needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _StepFile:
         self._columns: dict[str, NDArray[Any]] = {}
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column; an empty number is NaN."""
+        """Return a column. A number that is not there is NaN."""
         if name not in self._columns:
             source = self._source
             table = read_parquet(source, [name]) if isinstance(source, Path) else source
@@ -41,7 +41,7 @@ class _StepFile:
 
     @cached_property
     def slices(self) -> dict[int, slice]:
-        """Rows of each trial, which stand together."""
+        """The rows of each trial. The rows of one trial stand together."""
         trials = self.column("trial")
         if not len(trials):  # every trial of the file ended before its first step
             return {}
@@ -51,10 +51,10 @@ class _StepFile:
 
 
 class Trace:
-    """The public record of one trial: what an event may be a function of.
+    """The public record of one trial. An event may depend on it and on nothing else.
 
-    Arrays have one entry a step; the last step of an abstained trajectory has the source "abstain" and NaN actions.
-    `cost` is NaN where the environment reported none.
+    Arrays have one entry per step. If the trial abstained, its last step has the source "abstain" and NaN actions.
+    `cost` is NaN at the steps for which the environment reported no cost.
     """
 
     def __init__(self, row: TrajectoryRow, steps: _StepFile) -> None:
@@ -67,7 +67,7 @@ class Trace:
 
     @property
     def outcome(self) -> Outcome:
-        """Why no further step was taken."""
+        """Why the trial took no further step."""
         return Outcome(self._row.outcome)
 
     @property
@@ -92,12 +92,12 @@ class Trace:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """Where each action came from: "proposal", "fallback" or "abstain"."""
+        """Who supplied the action of each step: "proposal", "fallback" or, for nobody, "abstain"."""
         return tuple(str(value) for value in self._column("source"))
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """Which proposal or fallback acted at each step, -1 on abstention."""
+        """The number of the proposal or fallback that acted at each step, -1 on abstention."""
         return np.asarray(self._column("index"), dtype=np.int64)
 
     @property
@@ -111,7 +111,7 @@ class Trace:
         return self._matrix("action")
 
     def _column(self, name: str) -> NDArray[Any]:
-        """Return a column as a copy: an event that writes into it changes no other event's trace."""
+        """Return a column as a copy, so that an event that writes into it does not change what others read."""
         rows = self._steps.slices.get(self.trial, slice(0))
         return self._steps.column(name)[rows].copy()
 
@@ -124,6 +124,6 @@ class Trace:
 
 
 def traces(lines: Iterable[TrajectoryRow], steps: Path | pa.Table) -> list[Trace]:
-    """Return the traces of some trials, given their lines and the table (or file) that holds their steps."""
+    """Return the traces of some trials, given their lines and the table or file with their steps."""
     file = _StepFile(steps)
     return [Trace(line, file) for line in lines]

@@ -312,7 +312,7 @@ def test_audit_and_certify_refuse_an_unfinished_run(tmp_path):
     run(made, store.root, serial_engine(), where="p")
     store.path("manifest.json").unlink()
     assert audit(store).faults[0].startswith("manifest.json: is missing")
-    with pytest.raises(RunError, match=r"manifest\.json: is missing: the run is not finished"):
+    with pytest.raises(RunError, match=r"manifest\.json: is missing, so the run is not finished"):
         certify(store)
 
 
