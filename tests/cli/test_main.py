@@ -12,6 +12,7 @@ from ccfs.images.data import DataError
 from ccfs.runs.store import RunError
 
 
+@pytest.mark.slow
 def test_python_dash_m_is_the_command():
     answer = subprocess.run([sys.executable, "-m", "ccfs", "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout.startswith("ccfs ")
@@ -60,6 +61,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     assert isinstance(CliRunner().invoke(app, ["schema"]).exception, KeyError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run --help", "schema protocol"])
 def test_output_that_nobody_reads_to_its_end_is_no_error(command):
     done = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pyarrow as pa
+import pytest
 
 from ccfs.files.toml import read_toml
 from ccfs.protocol.model import parse_protocol
@@ -40,6 +41,7 @@ def most_memory(horizon: int) -> int:
     return python + pa.default_memory_pool().bytes_allocated() - before
 
 
+@pytest.mark.slow
 def test_batch_takes_memory_for_its_columns_only():
     most_memory(10)  # whatever is made once per process
     few, many = 2 * 1_000, 2 * 4_000

@@ -141,6 +141,7 @@ def test_observation_digest_tells_dtype_shape_and_content_apart():
     assert observation_digest(matrix) == observation_digest(np.asfortranarray(matrix))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 5, ROW_GROUP, ROW_GROUP + 5, 2 * ROW_GROUP + 5])
 def test_growing_file_has_the_bytes_of_the_whole_table(count):
     def line(t):

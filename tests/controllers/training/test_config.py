@@ -24,6 +24,7 @@ def test_config_survives_its_own_dictionary() -> None:
         TrainingConfig.from_dict({"seed": 1})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_omnisafe")
 def test_config_defaults_are_omnisafes(capsys: pytest.CaptureFixture[str]) -> None:
     from omnisafe.utils.config import get_default_kwargs_yaml

@@ -12,6 +12,7 @@ from rich.console import Console
 from ccfs.controllers import from_sb3, zoo
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_omnisafe")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
