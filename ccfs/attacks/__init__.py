@@ -1,1 +1,1 @@
-"""Adversaries: shift rules, the ledger that limits their energy, and learned rules."""
+"""Attacks: shift rules, the ledger that limits their energy, and learned rules."""

@@ -1,4 +1,4 @@
-"""An adversary at work: a shift rule, its private copy of the public history, its stream and its ledger."""
+"""An attack: a shift rule with its ledger, its random stream and its own copy of the public history."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Attack", "AttackError"]
 
 
 class AttackError(RuntimeError):
-    """A shift rule failed, so that the experiment is not the one that was declared; nothing has been drawn."""
+    """A shift rule failed, so the attack is not the declared one. Nothing has been drawn."""
 
 
 class Attack:
     """Asks the rule for a shift and commits it to the ledger, before the block is drawn.
 
     Causal by construction: the rule gets copies of finished public steps and of the current observation and center,
-    what its own ledger still allows, and its own stream. It never gets the block, the proposal stream or the
-    environment. A raising rule or a shift that is not finite raises AttackError, an overspending one
-    EnergyRefusedError; nothing has been drawn then.
+    the allowance of its ledger, and its own stream. It never gets the block, the proposal stream or the environment.
+    If the rule raises or its shift is not finite, `commit` raises AttackError. If the shift overspends, it raises
+    EnergyRefusedError. In both cases nothing has been drawn.
 
     Args:
         rule: the shift rule.
-        limit: greatest energy along a trajectory, mu squared.
+        limit: greatest energy of a trial, mu squared.
         schedule: the schedule of the attacked arm.
     """
 
@@ -46,7 +46,7 @@ class Attack:
 
     @property
     def limit(self) -> float:
-        """The greatest energy along a trajectory."""
+        """The greatest energy of a trial."""
         return self._ledger.limit
 
     @property
@@ -60,7 +60,7 @@ class Attack:
         return self._last
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Begin a trajectory with the rule's own stream and nothing spent."""
+        """Begin a trial with the rule's own stream and no energy spent."""
         self._ledger.reset()
         self._past = PublicPast()
         self._rng, self._last = rng, None
@@ -87,7 +87,7 @@ class Attack:
 
     def publish(self, step: PublicStep) -> None:
         """Give the rule its own copy of a finished step."""
-        # Copied once, when it becomes public: the rule may spoil its copy, but only its own.
+        # One copy per step, made when the step becomes public. The rule may spoil its own copy only.
         self._past.append(_own(step))
 
 

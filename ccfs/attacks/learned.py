@@ -1,7 +1,7 @@
 """Shift rules that know the task: a burst at the most dangerous moment, a learned cost critic, a learned adversary.
 
-The trained networks ship with the package, in `attacks/`, as plain arrays with a card each. A protocol names one by its
-folder's name and by its digest, so that a run's record pins the weights it was attacked with:
+The trained networks are in `networks/`, as plain arrays with a card each. A protocol names one by its folder's name and
+by its digest, which fixes the weights of the attack:
 
     [[attacks]]
     name = "critic"
@@ -9,7 +9,7 @@ folder's name and by its digest, so that a run's record pins the weights it was 
     budget = 0.1
     arguments = { name = "critic-pointgoal2", digest = "<SHA-256 from its card>" }
 
-Networks answer in multiples of 2**-22, so that the shifts, too, do not depend on the machine's matrix library.
+Networks answer in multiples of 2**-22, so that shifts do not depend on the machine's matrix library either.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ _GRID: Final = 2.0**-22
 def danger(observation: Vector) -> tuple[float, float]:
     """Return the danger of the moment, one over the seconds until contact, and the bearing of what is most dangerous.
 
-    A pure function of a Point robot's observation: for each lidar bin of hazards and vases the speed of approach
-    (at least 0.1 m/s: what is close is dangerous at rest, too) over the gap that is left (at least 0.02 m).
-    The bearing is in radians from the heading, positive to the left. Nothing in sight is no danger.
+    The danger of a lidar bin of hazards or vases is the speed of approach over the gap that is left. The speed counts
+    as at least 0.1 m/s, because what is close is dangerous at rest too. The gap counts as at least 0.02 m. The bearing
+    is in radians from the heading, positive to the left. The danger is 0 if nothing is in sight.
     """
     values = np.asarray(observation, dtype=np.float64)
     if values.shape != (_SIZE,) or not np.isfinite(values).all():
@@ -82,14 +82,14 @@ def danger(observation: Vector) -> tuple[float, float]:
 class DangerBurstShift:
     """Wait for the first moment more dangerous than `threshold`, then spend everything within `steps` steps.
 
-    It pushes towards what is most dangerous. Thrust saturates at 0.05, so that a push changes it only as often as it
-    changes its sign: most where the center's thrust is near zero, hardly where it is several `sigma` away. There the
-    push goes into the turn.
+    It pushes towards what is most dangerous. Thrust saturates at 0.05, so a push changes it only when it changes its
+    sign. That is likely where the center's thrust is near zero and rare where it is several `sigma` away. There the
+    rule pushes the turn instead.
 
     Args:
         threshold: in 1/s, see `danger`.
         sigma: of the attacked arm's proposals.
-        steps: length of the burst; each step gets an equal share of the energy.
+        steps: length of the burst. Each step gets an equal share of the energy.
     """
 
     threshold: float
@@ -122,7 +122,7 @@ class DangerBurstShift:
 
 @dataclass(frozen=True, kw_only=True)
 class CostCritic:
-    """A trained Q(observation, action): expected discounted first cost if the center is pushed to `action`."""
+    """A trained Q(observation, action): the expected discounted first cost if the center is moved to `action`."""
 
     actor: NumpyActor
 
@@ -137,10 +137,10 @@ class CostCritic:
 
 @dataclass(kw_only=True)
 class SensitivityShift:
-    """Push along the critic's slope, with a norm in proportion to it: spend where pushing matters.
+    """Push along the critic's slope, with a norm in proportion to it, so that energy goes where it matters.
 
     For a small budget the best shift is proportional, step by step, to the slope of the failure probability in the
-    center (first order of the likelihood ratio); GreedyShift keeps the direction but spends evenly.
+    center (first order of the likelihood ratio). GreedyShift keeps the direction but spends evenly.
 
     Args:
         critic: scores actions.
@@ -160,7 +160,7 @@ class SensitivityShift:
         checks.positive("reach", self.reach)
 
     def reset(self) -> None:
-        """Forget the budget of the last episode."""
+        """Forget the budget of the last trial."""
         self._budget = 0.0
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
@@ -176,16 +176,16 @@ class SensitivityShift:
 
 
 def features(history: PublicHistory, left: float) -> Vector:
-    """Return what a learned adversary sees: observation, center, share of the allowance that is left, share of time."""
+    """Return the inputs of a learned adversary: observation, center, share of the budget left, share of time used."""
     time = history.t / history.horizon
     return np.concatenate([np.asarray(history.observation, dtype=np.float64), history.center, [left, time]])
 
 
 def shift_of(output: Vector, allowance: float) -> Vector:
-    """Return the shift that a network's answer means: a direction, and in the last number how much to spend.
+    """Return the shift for a network's output: a direction, followed by one number that says how much to spend.
 
-    The last number z in [-1, 1] (clipped) asks for the norm ((1 + z) / 2)^3 times the allowance, so that z = -1 spends
-    nothing, z = 0 one 64th of the energy that is left, z = 1 all of it.
+    That number z in [-1, 1] (clipped) asks for the norm ((1 + z) / 2)^3 times the allowance. So z = -1 spends nothing,
+    z = 0 one 64th of the energy that is left, and z = 1 all of it.
     """
     spend = 0.5 * (1.0 + min(max(float(output[-1]), -1.0), 1.0))
     return fit(np.clip(output[:-1], -1.0, 1.0), spend * spend * spend * allowance)
@@ -193,7 +193,7 @@ def shift_of(output: Vector, allowance: float) -> Vector:
 
 @dataclass(kw_only=True)
 class LearnedShift:
-    """A frozen, deterministic adversary that was trained against an arm under its ledger."""
+    """A frozen, deterministic network that was trained as an adversary of one arm, under its ledger."""
 
     actor: NumpyActor
     _budget: float = field(default=0.0, init=False, repr=False)
@@ -203,7 +203,7 @@ class LearnedShift:
             raise ValueError(f"`actor` must answer with a direction and a spend, got {self.actor.action_size} numbers.")
 
     def reset(self) -> None:
-        """Forget the budget of the last episode."""
+        """Forget the budget of the last trial."""
         self._budget = 0.0
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
@@ -220,9 +220,9 @@ def shipped() -> tuple[str, ...]:
 
 
 def network(name: str, digest: str) -> NumpyActor:
-    """Return a shipped network by name, or any other by its folder; another digest than the given one is refused.
+    """Return a shipped network by name, or any other by its folder. Refuse it if its digest is not the given one.
 
-    The file must also match its card. Nothing of the files is executed: JSON and plain arrays only.
+    The file must also match its card. No code of a file is run, because the files hold only JSON and plain arrays.
     """
     from ccfs.controllers import zoo
 
@@ -262,5 +262,5 @@ def _outputs(what: str, actor: NumpyActor, count: int) -> None:
         raise ValueError(f"`actor` must have {count} outputs to be {what} here, got {actor.action_size}.")
 
 
-# mypy proves here that every rule has the shape of a ShiftRule.
+# With this table mypy checks that every rule here is a ShiftRule.
 _RULES: tuple[type[ShiftRule], ...] = (DangerBurstShift, SensitivityShift, LearnedShift)

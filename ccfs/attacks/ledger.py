@@ -29,12 +29,12 @@ class EnergyLedger:
     """Counts Σ κ_t ‖Δ_t‖² / σ_t² along one trajectory and keeps it at most `limit` on every path.
 
     Paper, theorem on adaptive feasible trajectories: the comparison at mu needs this sum at most mu squared on every
-    reachable history. The charge of each step is the schedule's, rounded up to a double; everything after that is
+    reachable history. The charge of each step is the schedule's, rounded up to a double. Everything after that is
     exact, so the sum is never understated and order does not matter.
 
     Args:
         limit: the greatest energy, mu squared, at least 0.
-        schedule: one schedule, or one per step.
+        schedule: one block for every step, or one per step.
     """
 
     def __init__(self, *, limit: float, schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
@@ -51,7 +51,7 @@ class EnergyLedger:
 
     @property
     def schedule(self) -> ProposalSchedule | tuple[ProposalSchedule, ...]:
-        """One schedule, or one per step."""
+        """One block for every step, or one per step."""
         return self._schedule
 
     @property
@@ -65,7 +65,7 @@ class EnergyLedger:
         return fraction_lower(Fraction(self._limit) - self._spent)
 
     def reset(self) -> None:
-        """Begin a new trajectory with nothing spent."""
+        """Begin a new trial with no energy spent."""
         self._spent = Fraction(0)
         self._next = 0
 
@@ -110,7 +110,7 @@ class EnergyLedger:
 
 def _sqrt_lower(value: Fraction) -> float:
     """Return the greatest double whose square is at most `value`."""
-    # Enough binary places that the integer root has at least 64 bits: every double below the root is then a candidate.
+    # With these binary places the integer root has at least 64 bits, so no double is between it and the true root.
     places = max(0, 64 + (value.denominator.bit_length() - value.numerator.bit_length()) // 2 + 1)
     root = math.isqrt((value.numerator << (2 * places)) // value.denominator)
     return fraction_lower(Fraction(root, 1 << places))

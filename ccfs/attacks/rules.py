@@ -1,4 +1,4 @@
-"""Shift rules: adversaries that move the center of the next block within what their ledger still accepts."""
+"""Shift rules that need no knowledge of the task. Each stays within what its ledger still accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def fit(direction: Vector, norm: float) -> Vector:
-    """Return `direction` scaled to the length `norm`, up to a few roundings below and never above.
+    """Return `direction` scaled to the length `norm`: at most a few roundings below it, and never above.
 
     A direction that is zero or not finite gives the zero shift.
     """
@@ -37,7 +37,7 @@ def fit(direction: Vector, norm: float) -> Vector:
     largest = float(np.abs(vector).max(initial=0.0))
     if not (norm > 0.0 and largest > 0.0 and math.isfinite(largest)):
         return np.zeros_like(vector)
-    # Scaled by the largest coordinate first: squares of tiny coordinates must not vanish.
+    # Scaled by the largest coordinate first, so that squares of tiny coordinates do not become zero.
     vector /= largest
     vector *= norm / float(np.linalg.norm(vector))
     shrink = 2.0**-52
@@ -48,7 +48,7 @@ def fit(direction: Vector, norm: float) -> Vector:
 
 
 def _even(history: PublicHistory, allowance: float, norm: float | None) -> float:
-    """Return the fixed norm as far as allowed, or, without one, an even share of the energy that is left."""
+    """Return the fixed norm as far as allowed. Without one, return an even share of the energy that is left."""
     share = allowance / math.sqrt(max(history.horizon - history.t, 1)) if norm is None else norm
     return min(share, allowance)
 
@@ -71,7 +71,7 @@ class NoShift(_Memoryless):
 
 @dataclass(frozen=True, kw_only=True)
 class OpposedShift(_Memoryless):
-    """Push against the (clipped) center, the paper's tested shift: a fixed norm, or an even share without one."""
+    """Push against the (clipped) center with a fixed norm or an even share. The paper tests this shift."""
 
     norm: float | None = None
 
@@ -85,7 +85,7 @@ class OpposedShift(_Memoryless):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstantShift(_Memoryless):
-    """Push in one fixed direction: a fixed norm, or an even share without one."""
+    """Push in one fixed direction, with a fixed norm or an even share."""
 
     direction: tuple[float, ...]
     norm: float | None = None
@@ -101,7 +101,7 @@ class ConstantShift(_Memoryless):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomShift(_Memoryless):
-    """Push in a uniformly random direction drawn from the rule's own stream."""
+    """Push in a uniformly random direction from the rule's own stream."""
 
     norm: float | None = None
 
@@ -114,7 +114,7 @@ class RandomShift(_Memoryless):
 
 
 class Critic(Protocol):
-    """Scores actions: the higher, the worse for the event."""
+    """Scores actions. A higher score is worse for the event."""
 
     def __call__(self, observation: Vector, actions: Vector) -> NDArray[np.float64]:
         """Return one score for each action, shape (n,), for `actions` of shape (n, d)."""
@@ -167,7 +167,7 @@ class BurstShift(_Memoryless):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedShift(_Memoryless):
-    """Play back given shifts, one a step, zero after the last. Nothing is shortened: overspending is refused."""
+    """Play back given shifts, one per step, and zero after the last. The ledger refuses one that overspends."""
 
     shifts: tuple[tuple[float, ...], ...]
 
@@ -195,7 +195,7 @@ def _direction(values: tuple[float, ...]) -> tuple[float, ...]:
     return direction
 
 
-# mypy proves here that every shipped rule has the shape of a ShiftRule.
+# With this table mypy checks that every rule here is a ShiftRule.
 _SHIPPED: tuple[type[ShiftRule], ...] = (
     NoShift,
     OpposedShift,

@@ -1,1 +1,1 @@
-"""Files as everybody here reads and writes them: whole or not at all, by one writer at a time."""
+"""Reading, writing and hashing files: each is written whole or not at all, by one process at a time."""

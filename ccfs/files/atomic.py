@@ -10,11 +10,11 @@ from pathlib import Path
 __all__ = ["PARTIAL", "write_atomically"]
 
 PARTIAL = ".partial-"
-"""How the name of a file begins that is not yet whole. Only a killed process leaves one behind."""
+"""The name of an unfinished file begins with this. Only a killed process leaves one behind."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file; a reader sees the former content or the new one. On failure the folder is as it was.
+    """Write a file. A reader sees the old content or the new one. On failure the folder is as it was.
 
     The content, the file's name and new folders are on the disk when this returns.
 
@@ -47,13 +47,13 @@ def _make_folder(folder: Path) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Put a folder's list of names on the disk."""
-    if os.name == "nt":  # Windows opens no folder, and keeps names in its own journal.
+    if os.name == "nt":  # Windows cannot open a folder. It keeps names in its own journal.
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems know no fsync of a folder and say so with EINVAL. There is nothing better to do.
+        # Some network file systems cannot sync a folder and answer EINVAL. There is nothing better to do.
         if error.errno != errno.EINVAL:
             raise
     finally:

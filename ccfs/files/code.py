@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["code_content", "code_digest", "file_code_digest", "parsed"]
 
-# The first bytes of what is hashed: a change of what is written below must change this.
+# The first bytes of what is hashed. Whoever changes how a tree is written below must change this too.
 _FORMAT = b"ccfs-code-1\0"
 _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
 
@@ -17,7 +17,7 @@ _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
 def file_code_digest(path: Path) -> str:
     """Return the digest of a file: of its code if it is Python, otherwise of its bytes.
 
-    Of a folder, which is an installed package, the names and bytes of its modules count: it has a version of its own.
+    A folder is an installed package, which has a version of its own. The names and bytes of its modules count.
     """
     if path.is_dir():
         files = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*.py"))
@@ -32,7 +32,7 @@ def code_digest(source: bytes) -> str:
     """Return the SHA-256 (hex) of what a Python source does, the same on every supported Python version.
 
     Comments, docstrings, blank lines and layout do not count. A source that mentions `__doc__` keeps its docstrings,
-    because they are then values. What cannot be parsed counts by its bytes.
+    because they are then values. A source that cannot be parsed counts by its bytes.
 
     >>> code_digest(b"x = 1_000  # many") == code_digest(b"x=1000")
     True
@@ -49,7 +49,7 @@ def parsed(source: bytes | str) -> ast.Module | None:
     """Return the syntax tree of a source, None if it is not Python of this version."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape warns on some versions and is the same string on all
+            warnings.simplefilter("ignore")  # an odd escape warns on some versions only, and is the same string on all
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -58,15 +58,15 @@ def parsed(source: bytes | str) -> ast.Module | None:
 def code_content(tree: ast.AST, *, has_docstrings: bool = False) -> bytes:
     """Return the bytes that stand for a syntax tree.
 
-    They do not depend on the Python version: empty fields are left out (newer versions have more of them), strings
-    are written by their UTF-8 bytes, and the pieces of an f-string are joined as far as they go.
+    They do not depend on the Python version. Empty fields are left out, because newer versions have more of them.
+    Strings are written as their UTF-8 bytes. Neighbouring texts in an f-string are joined.
 
     Args:
         tree: the node to write, with everything below it.
         has_docstrings: keep statements that are only a constant, such as docstrings.
     """
     written: list[bytes] = []
-    pending: list[bytes | ast.AST] = [tree]  # a stack and no recursion: a long sum is a deep tree
+    pending: list[bytes | ast.AST] = [tree]  # a stack, because a long sum is a tree too deep for recursion
     while pending:
         item = pending.pop()
         if isinstance(item, bytes):
@@ -101,12 +101,12 @@ def _pieces(node: ast.AST, *, has_docstrings: bool) -> list[bytes | ast.AST]:
 
 def _piece(value: object) -> bytes | ast.AST:
     if value is None:
-        return b"<none>"  # no key before `**x`, no default: another thing than the constant None
+        return b"<none>"  # no key before `**x` or no default, which is not the constant None
     return value if isinstance(value, ast.AST) else _constant(value)
 
 
 def _constant(value: object) -> bytes:
-    """Return a constant with its type before it; a text by its length and bytes, since `repr` differs by version."""
+    """Return a constant after its type. A text is written as length and bytes, since `repr` differs by version."""
     if isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
         return f"<str {len(content)} ".encode() + content + b">"
@@ -117,7 +117,7 @@ def _constant(value: object) -> bytes:
 
 
 def _joined(values: list[ast.expr]) -> list[ast.expr]:
-    """Return the pieces of an f-string with neighbouring texts as one and empty ones left out."""
+    """Return the pieces of an f-string with neighbouring texts joined and without empty ones."""
     made: list[ast.expr] = []
     for value in values:
         if not isinstance(value, ast.Constant):

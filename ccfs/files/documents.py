@@ -1,4 +1,4 @@
-"""Documents as pydantic models: the one definition of each kind of JSON file, read strictly, written canonically."""
+"""The base class of our JSON documents: read strictly, written in one canonical form."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Made = TypeVar("Made", bound="Document")
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal digits."""
 Infinite = float | Literal["infinity"]
-"""A number that may be infinite, which JSON has no number for."""
+"""A number that may be infinite. JSON has no number for infinity, so a word stands for it."""
 
 
 class ChangedDocumentError(DocumentError):
-    """A document that is not what was written."""
+    """A document that somebody changed after it was written."""
 
 
 class Table(BaseModel):
@@ -48,7 +48,7 @@ class Document(Table):
 
     @classmethod
     def from_bytes(cls: type[Made], content: bytes, *, where: str) -> Made:
-        """Read a document; refuse another kind or version, and anything that is not exactly what `to_bytes` writes."""
+        """Read a document. Refuse another kind or version, and whatever `to_bytes` would not write exactly so."""
         try:
             read_document(content, cls.format_name())
         except DocumentError as error:

@@ -1,4 +1,4 @@
-"""Which files stand behind a callable, read from import statements: nothing is imported or run to find out."""
+"""Find the files behind a callable from import statements alone, without importing or running anything."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ccfs.files.code import parsed
 
 __all__ = ["closure", "files_behind", "imported_names", "is_built_in", "module_file"]
 
-# A package with more files is a library. Of such a one only the modules that are imported count.
+# A package with more files is a library. Only those of its modules count that are imported.
 _MOST_FILES = 1000
 
 
 def module_file(module: str) -> Path | None:
-    """Return the file of a module, None if there is none; neither it nor its package is imported."""
+    """Return the file of a module, None if there is none. Neither the module nor its package is imported."""
     spec = _spec(module)
     place = spec.origin if spec is not None and spec.has_location else None
     place = place or getattr(sys.modules.get(module), "__file__", None)  # a script has no spec
@@ -28,15 +28,15 @@ def module_file(module: str) -> Path | None:
 
 
 def is_built_in(module: str) -> bool:
-    """Return whether a module is a part of the interpreter and has no file."""
+    """Return whether a module belongs to the interpreter and has no file."""
     return module in sys.builtin_module_names
 
 
 def closure(modules: Iterable[str], package: str, *, users: Iterable[Path] = ()) -> dict[str, Path]:
     """Return the files of the modules and of all that they import from `package`, by their dotted names.
 
-    Imports inside functions count, and so does `import_module` with a written name. The `__init__` of a package
-    counts where something is imported from it that is not one of its modules.
+    Imports inside functions count, and so does `import_module` with a literal name. The `__init__` of a package
+    counts if something is imported from it that is not one of its modules.
 
     Args:
         modules: where to start.
@@ -55,7 +55,7 @@ def closure(modules: Iterable[str], package: str, *, users: Iterable[Path] = ())
 
 
 def _inside(package: str, path: Path, home: str) -> Iterator[str]:
-    """Yield the modules of `package` that a file imports, the file being in the package `home`."""
+    """Yield the modules of `package` that a file in the package `home` imports."""
     for base, member in imported_names(path, home):
         if base.partition(".")[0] != package:
             continue
@@ -66,12 +66,12 @@ def _inside(package: str, path: Path, home: str) -> Iterator[str]:
 
 
 def files_behind(reference: str, package: str) -> dict[str, Path]:
-    """Return the files behind "module:callable" by names that do not depend on where they lie.
+    """Return the files behind "module:callable" by names that do not depend on their folder.
 
-    They are all modules of its package, or the single file, and whatever these import from elsewhere, directly or not,
-    but for the standard library, installed packages and `package` itself. In `package`: the module's file alone, since
-    `closure` tells the rest. A callable that the module imports by name from another one brings that one with it,
-    installed or not. The answer is empty if the module is not here, or built in.
+    They are all modules of its package, or the single file, and whatever these import from elsewhere, directly or not.
+    The standard library, installed packages and `package` itself do not count. For a module of `package` it is the
+    module's file alone, because `closure` gives the rest. If the module imports the callable by name from another
+    module, that module counts too, installed or not. The answer is empty if the module is missing or built in.
     """
     found: dict[str, Path] = {}
     seen: set[tuple[str, str]] = set()
@@ -92,11 +92,11 @@ def files_behind(reference: str, package: str) -> dict[str, Path]:
 
 
 def imported_names(path: Path, package: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (module, member) for each import in a file, the member empty for a whole module.
+    """Yield (module, member) for each import in a file. The member is empty for a whole module.
 
     Args:
-        path: the file; one that is not Python imports nothing.
-        package: dotted name of the package that relative imports start from.
+        path: the file. A file that is not Python imports nothing.
+        package: dotted name of the package where relative imports start.
     """
     tree = parsed(path.read_bytes()) if path.suffix == ".py" else None
     for node in () if tree is None else ast.walk(tree):
@@ -144,14 +144,14 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _own_files(module: str, package: str) -> dict[str, Path]:
-    """Return the files of a module's package and of all that these import and that nobody has installed."""
+    """Return the files of a module's package and those of all modules they import that are not installed."""
     found: dict[str, Path] = {}
     pending = [module]
     while pending:
         new = {name: path for name, path in _package_files(pending.pop()).items() if name not in found}
         found.update(new)
         for name, path in new.items():
-            # What is installed imports what is installed.
+            # An installed package imports installed packages only, whose versions are recorded.
             for base, member in () if _is_installed(path) else imported_names(path, ".".join(name.split("/")[:-1])):
                 parts = [part for part in (*base.split("."), member) if part]
                 reached = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -160,7 +160,7 @@ def _own_files(module: str, package: str) -> dict[str, Path]:
 
 
 def _is_own(module: str, package: str) -> bool:
-    """Return whether a module is here and is neither of `package` nor of the standard library nor installed."""
+    """Return whether a module is here, and not in `package`, in the standard library or installed."""
     if module.partition(".")[0] in {package, *sys.stdlib_module_names}:
         return False
     path = module_file(module)
@@ -172,7 +172,7 @@ def _is_installed(path: Path) -> bool:
 
 
 def _package_files(module: str) -> dict[str, Path]:
-    """Return all modules of a module's package, of an installed one its folder.
+    """Return all modules of a module's package, or the folder of an installed one.
 
     A single file stands for itself, and so does a module of a very large package.
     """
@@ -204,7 +204,7 @@ def _homes(module: str, source: Path, name: str) -> list[tuple[str, str]]:
 
 
 def _lazy_homes(module: str, name: str) -> list[str]:
-    """Return the modules that a package's `__init__` gives for a name in a table, to import them on first use."""
+    """Return the modules from which a package's `__init__` imports a name on first use, read from its table."""
     source = module_file(module)
     tree = parsed(source.read_bytes()) if source is not None and source.name == "__init__.py" else None
     tables = [node for node in (() if tree is None else ast.walk(tree)) if isinstance(node, ast.Dict)]

@@ -12,7 +12,7 @@ import filelock
 __all__ = ["LOCK", "LockedError", "locked"]
 
 LOCK = "lock"
-"""The name of the lock file in a folder. The file stays there; the system forgets the lock when its process ends."""
+"""The name of the lock file in a folder. The file stays. The system drops the lock when its process ends."""
 
 
 class LockedError(Exception):
@@ -21,11 +21,11 @@ class LockedError(Exception):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made when it is missing, or refuse at once. A killed process releases it.
+    """Hold a folder, or refuse at once. A missing folder is made. A killed process releases its lock.
 
     Raises:
         LockedError: another process holds the folder.
-        OSError: the folder cannot be made or written, or its file system knows no locks.
+        OSError: the folder cannot be made or written, or its file system has no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock: filelock.BaseFileLock = filelock.FileLock(folder / LOCK)
@@ -34,8 +34,8 @@ def locked(folder: Path) -> Iterator[None]:
     except filelock.Timeout:
         raise LockedError(f"{folder}: is held by another process.") from None
     try:
-        # Where there is no such system call, the package takes a file's existence for a lock. A killed process would
-        # then leave the folder locked for ever.
+        # Without that system call, filelock uses the existence of a file as the lock. A killed process would then leave
+        # the folder locked for ever.
         if isinstance(lock, filelock.SoftFileLock):
             raise OSError(errno.ENOSYS, "its file system knows no locks")
         yield

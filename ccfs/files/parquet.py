@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 __all__ = ["ROW_GROUP", "ParquetSink", "parquet_bytes", "parquet_columns", "read_parquet"]
 
 ROW_GROUP = 1 << 16
-"""Rows that stand together in a file."""
+"""Number of rows in one group of a file."""
 
 
 def read_parquet(source: Path | bytes, columns: Sequence[str] | None = None) -> pa.Table:
@@ -20,7 +20,7 @@ def read_parquet(source: Path | bytes, columns: Sequence[str] | None = None) -> 
 
     Args:
         source: a file, or the content of one.
-        columns: the names of the columns to read; all when not given.
+        columns: the names of the columns to read. Without them, all.
 
     Raises:
         OSError, pa.ArrowException: the source is not there, or is not whole Parquet.
@@ -36,13 +36,13 @@ def read_parquet(source: Path | bytes, columns: Sequence[str] | None = None) -> 
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """Return the names of a file's columns; no data is read."""
+    """Return the names of a file's columns. No data is read."""
     with _opened(path) as file:
         return list(file.schema_arrow.names)
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
-    """Return a table as Parquet (zstd): the same rows give the same bytes."""
+    """Return a table as Parquet (zstd). The same rows give the same bytes."""
     sink = ParquetSink(table.schema)
     sink.write(table)
     return sink.finish()
@@ -56,7 +56,7 @@ class ParquetSink:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._stream = pa.BufferOutputStream()
-        # Page checksums: a flipped bit is found by any reader, not only by the manifest.
+        # With page checksums any reader finds a flipped bit, even without the manifest.
         self._writer = pq.ParquetWriter(
             self._stream,
             schema,

@@ -17,7 +17,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def echo(*lines: object, err: bool = False) -> None:
-    """Print lines, each escaped by `printable`; on stderr if `err`."""
+    """Print lines, each escaped by `printable`, on stderr if `err`."""
     import typer
 
     for line in lines:
@@ -30,9 +30,9 @@ def echo_error(error: object) -> None:
 
 
 def printable(text: object) -> str:
-    r"""Return a text as one line that shows every character it has; hidden ones are written as escapes.
+    r"""Return a text as one line that shows every character. Hidden characters are written as escapes.
 
-    Use it for whatever is printed and was read from a file: a name, a message with a name in it, an error.
+    Use it to print whatever was read from a file: a name, a message with a name in it, an error.
 
     >>> print(printable("steer\x1b[2K\rall certified"))
     steer\x1b[2K\x0dall certified
@@ -43,7 +43,7 @@ def printable(text: object) -> str:
 
 
 def without_markup(text: object) -> str:
-    r"""Return a text for a place where rich reads markup; nothing in it is read as such.
+    r"""Return a text for a place where rich reads markup. Rich prints its brackets as they are.
 
     >>> print(without_markup("[red]certified[/red]"))
     \[red]certified\[/red]

@@ -1,4 +1,4 @@
-"""TOML on every supported Python: the standard library's reader, or the package it came from."""
+"""Read TOML on every supported Python, with the standard library or with the package it came from."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ TomlError = tomllib.TOMLDecodeError
 
 
 def read_toml(text: str) -> dict[str, object]:
-    """Return the content of a TOML text; raise TomlError for any other text."""
+    """Return the content of a TOML text. Raise TomlError for any other text."""
     return dict(tomllib.loads(text))

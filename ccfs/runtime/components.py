@@ -13,7 +13,7 @@ __all__ = ["AcceptAll", "BoxVerifier", "CenterFallback", "FixedFallback"]
 
 @dataclass(frozen=True, slots=True)
 class AcceptAll:
-    """Accept every finite action (the selector itself rejects the others)."""
+    """Accept every action. The selector itself rejects those that are not finite or outside of the action box."""
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
         """Return all True."""
@@ -36,16 +36,17 @@ class BoxVerifier:
             raise ValueError(f"`low` must be at most `high` in every coordinate, got {self.low} and {self.high}.")
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
-        """Return which actions lie in the box; refuse actions of another dimension instead of repeating the bounds."""
+        """Return which actions are in the box. Raise for another dimension, where numpy would repeat the bounds."""
         if actions.ndim != 2 or actions.shape[1:] != self.low.shape:
             raise ValueError(f"`actions` must have shape (n, {self.low.size}), as the box has, got {actions.shape}.")
         inside = (actions >= self.low) & (actions <= self.high)
-        return np.asarray(np.logical_and.reduce(inside, axis=1))  # what `all` does, without its detour
+        # `inside.all` does the same through a Python function, which takes longer.
+        return np.asarray(np.logical_and.reduce(inside, axis=1))
 
 
 @dataclass(frozen=True, slots=True)
 class CenterFallback:
-    """Act as the controller's clipped center: the paper's fallback (declare it `unverified` to have it as there)."""
+    """Run the controller's clipped center. In the paper this fallback runs without verification: declare it so."""
 
     def action(self, observation: Vector, center: Vector) -> Vector:
         """Return the center."""
@@ -54,7 +55,7 @@ class CenterFallback:
 
 @dataclass(frozen=True, slots=True)
 class FixedFallback:
-    """Always the same action: a brake, a stop."""
+    """Run one fixed action, such as a brake."""
 
     values: tuple[float, ...]
 

@@ -1,4 +1,4 @@
-"""Environments that return six values a step (Safety-Gymnasium) and those that return five, brought together."""
+"""Step an environment that returns six values (Safety-Gymnasium) or five (Gymnasium) in one way."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Info: TypeAlias = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Under which keys of `info` an environment reports cost and goal. A sixth return value overrides the cost key."""
+    """The keys of `info` for cost and goal. If `step` returns six values, the third is the cost instead."""
 
     cost: str = "cost"
     goal: str = "goal_met"
 
 
 class InnerStep(NamedTuple):
-    """One inner step in one form; `cost` is None when the environment reports none."""
+    """What one inner step returned. `cost` is None if the environment reports none."""
 
     observation: Vector
     reward: float
@@ -59,7 +59,7 @@ def inner_step(env: gymnasium.Env[Vector, Vector], action: Vector, signals: Sign
 
 
 def time_limit(env: gymnasium.Env[Vector, Vector]) -> int | None:
-    """Return after how many steps an environment says that it truncates: its wrappers' limit, else its spec's."""
+    """Return the number of steps after which an environment truncates: its wrappers' least limit, else its spec's."""
     limits: list[object] = []
     layer: object = env
     while isinstance(layer, gymnasium.Wrapper):
@@ -79,7 +79,7 @@ def _number(name: str, value: object) -> float:
 
 
 def _flag(name: str, value: object) -> bool:
-    """Return a truth value; a NaN or a string is none, whatever Python thinks of it."""
+    """Return a flag as a bool. A NaN or a string is refused, although Python would call it true."""
     if value is True or value is False:
         return value
     if (
@@ -92,9 +92,9 @@ def _flag(name: str, value: object) -> bool:
 
 
 class SixTuple(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
-    """Give a wrapped environment Safety-Gymnasium's six return values again, for loops that expect them."""
+    """Return six values from a wrapped environment, for loops that were written for Safety-Gymnasium."""
 
     def step(self, action: Vector) -> tuple[Vector, float, float, bool, bool, Info]:  # type: ignore[override]
-        """Return (observation, reward, cost, terminated, truncated, info); the cost is NaN where none was reported."""
+        """Return (observation, reward, cost, terminated, truncated, info). An unknown cost is NaN."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, float(reward), float(info.get("cost", np.nan)), terminated, truncated, info

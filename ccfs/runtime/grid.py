@@ -24,7 +24,7 @@ class Grid:
     """The multiples of `resolution`, a power of two from 2**-60 to 2**60. None leaves every value as it is.
 
     Vector instructions of different processors give observations that differ in their last bits. Two such values
-    almost always round to the same multiple: they differ only if a tie (half of `resolution`) lies between them.
+    almost always round to the same multiple. They do not only if a tie (half of `resolution`) is between them.
 
     >>> Grid(0.25)(np.array([0.3, 0.375, -1e-9]))
     array([0.25, 0.5 , 0.  ])
@@ -45,12 +45,13 @@ class Grid:
         """Return the nearest multiples, ties to even, as a new array of the same dtype and shape.
 
         Integers and booleans are exact already and are returned as they are. So are NaN, infinities and numbers so
-        large that the dtype itself is coarser than the grid. A zero is always positive: its sign is such a last bit.
+        large that the dtype itself is coarser than the grid. Zero is always positive, because its
+        sign is such a last bit.
         """
         array = np.array(values)
         if self.resolution is None or array.dtype.kind != "f":
             return array
-        # Multiples below this are exact in the dtype, and so are all products here: they only change the exponent.
+        # Multiples below this are exact in the dtype. So are all products here, which only change the exponent.
         limit = self.resolution * _exact_below(array.dtype)
         wide = array.astype(np.float64) if array.dtype.itemsize < 8 else array
         inside = np.abs(wide) < limit

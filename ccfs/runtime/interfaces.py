@@ -1,4 +1,4 @@
-"""What a component must offer to take part, by shape alone: controller, verifier, fallback, memory, rule, attack."""
+"""The methods that a controller, verifier, fallback, shift rule or attack must have. No base class is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Flags: TypeAlias = NDArray[np.bool_]
 class Controller(Protocol):
     """A deterministic function of the public history since `reset`: memory is allowed, randomness is not.
 
-    The observation is the environment's own, unchanged (its dtype too); flatten a Dict or Tuple space before wrapping.
+    The observation has the environment's own dtype and shape. Flatten a Dict or Tuple space before wrapping.
     """
 
     @property
@@ -40,30 +40,30 @@ class Controller(Protocol):
         ...
 
     def reset(self) -> None:
-        """Forget the history: a new episode begins."""
+        """Forget the history, because a new trial begins."""
         ...
 
     def center(self, observation: Vector) -> Vector:
-        """Return the center of the next proposal block, float64 of the action's shape; called once a step."""
+        """Return the center of the next block, float64 of the action's shape. Called once per step."""
         ...
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Says which actions may run. Raising, a wrong shape, a dtype other than bool: everything is rejected.
+    """Says which actions may run. If it raises or returns another shape or dtype than bool[n], it has rejected all.
 
-    Assumes: a deterministic function of the public history. It must not read the shift, the clock or a generator:
-    the theorem compares two laws that share one verifier.
+    Assumes: a deterministic function of the public history. It must not read the shift, the clock or a generator,
+    because the theorem compares two laws that share one verifier.
     """
 
     def accepts(self, observation: Vector, actions: Vector) -> Flags:
-        """Return bool[n] for `actions` of shape (n, d). May be called twice a step: keep memory in `observe`."""
+        """Return bool[n] for `actions` of shape (n, d). May be called twice per step, so keep memory in `observe`."""
         ...
 
 
 @runtime_checkable
 class Fallback(Protocol):
-    """One entry of the fallback library, asked when no proposal was accepted. Same assumption as the verifier."""
+    """Gives a replacement action when no candidate was accepted. It assumes what the verifier assumes."""
 
     def action(self, observation: Vector, center: Vector) -> Vector:
         """Return one action, float64 of shape (d,). `center` is the controller's (clipped), never the shifted one."""
@@ -72,31 +72,31 @@ class Fallback(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Optional: a verifier or fallback with memory. One object in several places is told once a step."""
+    """Optional: a verifier or fallback with memory. An object in several places is told once per step."""
 
     def reset(self) -> None:
-        """Forget the history: a new episode begins."""
+        """Forget the history, because a new trial begins."""
         ...
 
     def observe(self, observation: Vector) -> None:
-        """Take in the observation of a new step; called exactly once a step, before anything else is asked.
+        """Take in the observation of a new step. Called exactly once per step, before any other method.
 
-        After raising, the component is treated as broken until the next `reset`: a verifier rejects everything, a
-        fallback is skipped.
+        A component that raises here counts as broken until the next `reset`. A broken verifier rejects everything,
+        and a broken fallback is skipped.
         """
         ...
 
 
 @runtime_checkable
 class ShiftRule(Protocol):
-    """An adversary: chooses the shift of the next block's center before the block is drawn.
+    """Chooses the shift of the next block's center before the block is drawn.
 
-    It sees a copy of the public pre-block history, how large a shift its own ledger still accepts, and its own random
-    stream; never the proposal or transition stream.
+    It gets a copy of the public history, the largest shift that its ledger still accepts, and its own random stream.
+    It never gets the proposal stream or the transition stream.
     """
 
     def reset(self) -> None:
-        """Forget the history: a new episode begins."""
+        """Forget the history, because a new trial begins."""
         ...
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
@@ -106,7 +106,7 @@ class ShiftRule(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShiftRecord:
-    """One line of the private log: what was added to the center, what it cost, and the energy spent so far."""
+    """One line of the private log: the shift, its energy, and the energy spent so far."""
 
     t: int
     shift: Vector
@@ -128,11 +128,11 @@ class CausalAttack(Protocol):
         ...
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Begin a trajectory with the attack's own stream and nothing spent."""
+        """Begin a trial with the attack's own stream and no energy spent."""
         ...
 
     def commit(self, t: int, horizon: int, observation: Vector, center: Vector) -> Vector:
-        """Return the committed shift of step `t`. Raises, before anything is drawn, if there is none."""
+        """Return the committed shift of step `t`. If there is none, raise before anything is drawn."""
         ...
 
     def publish(self, step: PublicStep) -> None:

@@ -23,7 +23,7 @@ ActType = TypeVar("ActType")
 class FallbackEntry:
     """One fallback with its name. `unverified` declares that it runs without the verifier's consent.
 
-    The declaration is part of the protocol hash and stands on the certificate.
+    The declaration is part of the protocol hash, and the certificate repeats it.
     """
 
     name: str
@@ -48,13 +48,13 @@ class CausalProgram:
     breaks that premise, and no certificate holds.
 
     Args:
-        low: least action, shape (d,); entries may be -inf.
-        high: greatest action, shape (d,); entries may be inf.
+        low: least action, shape (d,). Entries may be -inf.
+        high: greatest action, shape (d,). Entries may be inf.
         verifier: says which actions may run.
         fallbacks: asked in this order when no proposal was accepted.
         clip_center: clip the controller's center to the action box, so that a unit of budget is a unit of action.
             Turning it off is recorded on the certificate.
-        candidate_map: maps proposals, shape (n, d), to candidate actions; None clips to the action box.
+        candidate_map: maps proposals, shape (n, d), to candidates. None clips them to the action box.
         dtype: "float64" or "float32", the precision in which the environment takes actions. Candidates are rounded to
             it before they are verified, so that what runs is exactly what was verified.
     """
@@ -133,7 +133,7 @@ class CausalProgram:
         return tuple(entry.name for entry in self.fallbacks if entry.unverified)
 
     def _refuse_other_dimensions(self) -> None:
-        """Refuse shipped components made for actions of another dimension: none of their answers could be used."""
+        """Refuse our own components if they are made for another dimension, because every answer would be rejected."""
         box = self.verifier
         if isinstance(box, BoxVerifier) and box.low.shape != self.low.shape:
             raise ValueError(
@@ -153,7 +153,8 @@ class CausalProgram:
         return np.minimum(np.maximum(values, self.low), self.high)
 
     def can_run(self, action: Vector) -> bool:
-        """Return whether an action is finite and in the action box: no other one ever runs."""
+        """Return whether an action is finite and in the action box. No other action ever runs."""
+        # Plain floats, because numpy's reductions take longer than the comparison of a few numbers.
         for value, low, high in zip(action.tolist(), self.low.tolist(), self.high.tolist(), strict=True):
             if not (low <= value <= high and isfinite(value)):
                 return False
@@ -162,7 +163,7 @@ class CausalProgram:
     def center(self, center: object) -> Vector:
         """Return the center as a fresh float64 vector, clipped unless declared otherwise.
 
-        A NaN stays NaN (its proposals are all rejected); a wrong shape or kind is a programming error and raises.
+        A NaN stays NaN, and all its proposals are rejected. A wrong shape or kind is a programming error and raises.
         """
         vector = np.array(center, dtype=np.float64)
         if vector.shape != self.low.shape:
@@ -174,5 +175,5 @@ class CausalProgram:
         candidates = self.to_box(block) if self.candidate_map is None else self.candidate_map(block)
         if self.dtype == "float64":
             return candidates
-        with np.errstate(over="ignore"):  # an infinity is rejected later, as every action that is not finite
+        with np.errstate(over="ignore"):  # the selector rejects an infinity later
             return candidates.astype(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The totalised selector: whatever a component raises or answers, no action runs that was not allowed to."""
+"""Select the action of a step. Whatever a component raises or returns, no action runs that was not accepted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Selection:
 
 
 class Selector:
-    """Runs one causal program over the steps of an episode.
+    """Runs one causal program over the steps of a trial.
 
     Paper, Algorithm 2, inner loop: the first accepted proposal in index order, else the first accepted fallback in
-    declared order, else abstention. Total by construction: an exception (or exit) of a component counts as its refusal.
+    declared order, else abstention. A component that raises (or exits) has rejected, so there is always an answer.
     """
 
     def __init__(self, program: CausalProgram) -> None:
@@ -44,7 +44,7 @@ class Selector:
         self._broken: set[int] = set()
 
     def reset(self) -> None:
-        """Tell every component with memory that a new episode begins; a component that raises here raises out."""
+        """Tell every component with memory that a new trial begins. An exception of a component is passed on."""
         self._broken.clear()
         for observer in self._observers:
             observer.reset()
@@ -78,7 +78,7 @@ class Selector:
         return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
 
     def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | None:
-        """Return the entry's mapped action as a block of one, or None when there is none in the action box."""
+        """Return the fallback's mapped action as a block of one, or None if it gives none in the action box."""
         fallback = self._program.fallbacks[index].fallback
         if id(fallback) in self._broken:
             return None
@@ -92,29 +92,29 @@ class Selector:
         return action if action is not None and self._program.can_run(action[0]) else None
 
     def _candidates(self, block: Vector) -> Vector | None:
-        """Return the candidates, or None when the candidate map fails."""
+        """Return the candidates, or None if the candidate map fails."""
         if self._program.candidate_map is None:
-            return self._program.candidates(block)  # clipped by us, into a new array that nobody else has
+            return self._program.candidates(block)  # our own clipping returns a new array that nobody else has
         try:
             candidates = self._program.candidates(block.copy())
         except (Exception, SystemExit):
             return None
         if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
             return None
-        return candidates.copy()  # the map may keep what it returned, and change it after it was verified
+        return candidates.copy()  # the map could keep its array and change it after the verifier accepted
 
     def _first_accepted(self, observation: Vector, candidates: Vector) -> int | None:
-        """Return the first candidate that may run: in the action box, and accepted by a verifier that answers properly.
+        """Return the first candidate that is in the action box and accepted. None if there is none.
 
-        None where no candidate may run, which is also the answer of a verifier that is broken.
+        A verifier that is broken, or whose answer is malformed, has accepted nothing.
         """
         program = self._program
         if id(program.verifier) in self._broken:
             return None
         try:
-            # The verifier gets copies: it can change neither what runs nor what the others see.
+            # The verifier gets copies, so it can change neither the action that runs nor what the others see.
             flags = program.verifier.accepts(observation.copy(), candidates.copy())
-            # An exact ndarray of bool: a subclass could answer differently each time it is asked.
+            # Exactly an ndarray: a subclass could answer differently each time it is asked.
             if type(flags) is not np.ndarray or flags.dtype.char != "?" or flags.shape != candidates.shape[:1]:
                 return None
             verdicts = flags.tolist()

@@ -1,4 +1,4 @@
-"""Counter-based random streams, keyed by what they are for, never by who draws from them or when."""
+"""Random streams whose key says what they are for, so it does not matter who draws from them or when."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ccfs.certificates import checks
 
 __all__ = ["Purpose", "Streams", "stream_key"]
 
-# Part of every key: a change of the derivation must change this, so that old records are not taken for new ones.
+# Part of every key. Whoever changes the derivation must change this, so that no old record passes for a new one.
 _DERIVATION = "ccfs-streams-2"
 
 
@@ -31,7 +31,7 @@ def stream_key(*fields: str) -> int:
     >>> stream_key("ab", "c") == stream_key("a", "bc")
     False
     """
-    # Length before each field: no two different tuples give the same text.
+    # The length before each field makes sure that no two different tuples give the same text.
     text = "".join(f"{len(field.encode())}:{field}" for field in fields)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
 
@@ -40,7 +40,7 @@ def stream_key(*fields: str) -> int:
 class Streams:
     """The generators of one trial: Philox keyed by (protocol, root seed, arm, trial, reset seed, purpose).
 
-    The same trial gives the same numbers on any executor, and a retried trial reruns the same key: redrawing a trial
+    The same trial gives the same numbers on any engine. A repeated trial uses the same key, because redrawing a trial
     that failed to finish would bias the bound. No two protocols share noise, because the key has the protocol's hash.
     An arm and its attacked versions share the proposal stream, so that a zero shift reproduces the nominal trace byte
     for byte.
@@ -51,7 +51,7 @@ class Streams:
         root: root seed of the experiment.
         arm: name of the arm.
         trial: number of the trial.
-        reset_seed: the environment's seed of this trial, or None where it is not yet drawn.
+        reset_seed: the environment's seed of this trial, or None if it is not yet drawn.
     """
 
     protocol: str

@@ -1,4 +1,4 @@
-"""The plugin: a Gymnasium wrapper whose `step` takes the policy's action as the center of a proposal block."""
+"""A Gymnasium wrapper whose `step` takes the policy's action as the center of a block."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     """Run any policy through a fixed causal program: draw a block around its action, verify, fall back, or abstain.
 
     Any loop that asks a policy and calls `env.step` works unchanged. Abstention ends the episode without an inner
-    step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns that one key of `info`;
-    what stands there is public: it never tells whether or how the center was shifted.
+    step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns the key "ccfs" of `info`.
+    Its content is public, so it never shows whether or how the center was shifted.
 
-    Trials are independent only if their noise is: reset once with a seed and then without, or with a new seed for each
+    Trials are independent only if their noise is. Reset once with a seed and then without, or with a new seed for each
     trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count. A wrapper
-    that was never reset with a seed draws from the system's entropy, as Gymnasium's environments do, so that copies
-    with the same `seed` (in a VecEnv) do not share their noise; such episodes cannot be repeated.
+    that was never reset with a seed draws from the system's entropy, as Gymnasium's environments do. So copies with
+    the same `seed` (in a VecEnv) do not share their noise, and their episodes cannot be repeated.
 
     Args:
-        env: environment with a Box action space of shape (d,) and array observations; five or six return values.
+        env: environment with a Box action space of shape (d,), array observations and five or six return values.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
-        schedule: one proposal schedule, or one per step.
+        schedule: one block for every step, or one per step.
         seed: root seed of the wrapper's own streams. Their key is this seed, the last reset seed and the number of
-            episodes since. Two experiments with the same three share their noise: give each its own `seed`.
-        horizon: steps after which the episode is truncated; defaults to the length of time-varying schedules.
-        attack: a shift rule with its energy limit; None is the nominal arm.
-        signals: under which `info` keys cost and goal are reported.
+            episodes since. Two experiments with the same three share their noise, so give each its own `seed`.
+        horizon: steps after which the episode is truncated. The default is the length of a schedule with one block per
+            step.
+        attack: a shift rule with its energy limit. None is nominal.
+        signals: the `info` keys under which cost and goal are reported.
         resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples before anybody sees
             them, so that a replay on another processor gives the same ones. None leaves them as they are.
     """
@@ -91,7 +92,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         self._attack, self._signals = attack, Signals() if signals is None else signals
         self._selector, self._dtype = Selector(program), np.dtype(program.dtype)
         self._grid = grid
-        # Without a seed of its own at the first reset, the wrapper draws a name for its noise from the system.
+        # If the first reset has no seed, the wrapper draws a name for its noise from the system.
         self._root, self._episode, self._scope = seed, 0, ""
         self._seed: int | None = None
         self._trial: Streams | None = None
@@ -112,7 +113,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
 
     @property
     def last_shift(self) -> ShiftRecord | None:
-        """The last committed shift and its energy: private to the experimenter, None in the nominal arm."""
+        """The last committed shift and its energy, None without attack. Only the experimenter may see it."""
         return None if self._attack is None else self._attack.last
 
     @property
@@ -121,7 +122,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         return self._grid.resolution
 
     def use_streams(self, streams: Streams) -> None:
-        """Key the next episode by `streams` instead of by seed and episode number; reset with their reset seed."""
+        """Key the next episode by `streams` instead of by seed and episode number. Reset with their reset seed."""
         self._trial = streams
 
     def seen(self, observation: Vector) -> Vector:
@@ -148,11 +149,11 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         self._selector.reset()
         self._observation = self.seen(observation)
         self._t, self._is_done = 0, False
-        # A copy: the environment may keep its array, and a policy that writes into what it sees would steer it.
+        # A copy, because a policy that writes into what it sees would change what verifier and record read.
         return self._observation.copy(), info
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
-        """Take the policy's action as the center of this step's block; return the environment's outcome.
+        """Take the policy's action as the center of this step's block. Return what the environment returned.
 
         Raises:
             EnergyRefusedError: the attack overspent. Nothing has been drawn or executed.
@@ -163,7 +164,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         drawn_around = center
         if self._attack is not None and self._horizon is not None:
             drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
-        self._is_done = True  # stays so if anything from here on raises: no second block is drawn for this step
+        self._is_done = True  # stays True if anything below raises, so that no step draws a second block
         block = schedule_at(self._schedule, self._t).sample_block(drawn_around, self._rng)
         self._selector.observe(self._observation)
         selection = self._selector.select(self._observation, center, block)
@@ -177,7 +178,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         close()
 
     def _execute(self, center: Vector, selection: Selection, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
-        # A copy in the environment's precision: what the environment does to it does not reach the record.
+        # A copy in the environment's precision, so that the environment cannot change the record.
         inner = inner_step(self.env, action.astype(self._dtype), self._signals)
         truncated = inner.truncated or self._t + 1 == self._horizon
         step = self._record(center, selection, inner.reward, inner.cost, inner.goal, inner.terminated, truncated)
@@ -234,7 +235,7 @@ def _public_info(step: PublicStep) -> Info:
 
 
 def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> None:
-    """Refuse a program that could execute what the environment's action space does not hold."""
+    """Refuse a program that could run an action outside of the environment's action space."""
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.dtype(program.dtype):
         raise ValueError(f"`program` must have the action precision of `env`, {space}, got {program.dtype}.")
     if not (np.all(space.low <= program.low) and np.all(program.high <= space.high)):
@@ -244,7 +245,7 @@ def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> No
 
 
 def _check_scales(schedule: Schedule, program: CausalProgram) -> None:
-    """Refuse noise so small beside the action box that rounding, which no certificate speaks of, is as large."""
+    """Refuse noise that is as small as rounding errors in the action box, because no certificate covers those."""
     bounds = np.abs(np.concatenate([program.low, program.high]))
     least = _LEAST_SCALE * max([float(bound) for bound in bounds if np.isfinite(bound)], default=1.0)
     smallest = min(part.sigma for part in (schedule if isinstance(schedule, tuple) else (schedule,)))
