@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError
-from ccfs.attacks.rules import BurstShift, ConstantShift, GreedyShift, NoShift, OpposedShift, RandomShift, ScriptedShift
+from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError, squared_norm
+from ccfs.attacks.rules import (
+    BurstShift,
+    ConstantShift,
+    GreedyShift,
+    NoShift,
+    OpposedShift,
+    RandomShift,
+    ScriptedShift,
+    fit,
+)
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import ShiftRule
@@ -91,3 +104,17 @@ def test_scripted_shift_that_overspends_is_refused_by_the_ledger():
 def test_shift_rules_refuse(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@settings(max_examples=200, deadline=None)
+@given(direction=st.lists(st.floats(-10, 10), min_size=1, max_size=3).map(np.array), norm=st.floats(1e-9, 1e3))
+def test_fit_is_exactly_within_the_norm_and_close_to_it(direction, norm):
+    vector = fit(direction, norm)
+    assert squared_norm(vector) <= Fraction(norm) ** 2
+    if np.abs(direction).max() > 0:
+        assert float(np.linalg.norm(vector)) == pytest.approx(norm, rel=1e-12)
+
+
+@pytest.mark.parametrize("direction", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
+def test_fit_without_a_direction_is_zero(direction):
+    np.testing.assert_array_equal(fit(np.array(direction), 1.0), [0.0, 0.0])
