@@ -129,6 +129,8 @@ class Protocol(Part, Document):
                 )
             if any(attack.budget is not None for attack in self.attacks):
                 raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
+        # A listed cohort is no sample of a law, so its trials are not identically distributed. The binomial bounds need
+        # that they are.
         is_cohort = self.trials.seeds is not None
         if is_cohort != (self.claim.bound in ("hoeffding", "cohort")):
             accepted = "'hoeffding' or 'cohort'" if is_cohort else "'clopper-pearson' or 'anytime'"
@@ -212,6 +214,7 @@ def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
     except DocumentError as error:
         raise ProtocolError(f"{where}: {error}") from None
     try:
+        # Through JSON, so that a TOML file and a stored protocol.json pass the same strict checks.
         return Protocol.model_validate_json(_json(content, where))
     except ValidationError as error:
         raise ProtocolError(*(f"{where}: {line}" for line in explain(error, Protocol))) from None

@@ -93,6 +93,7 @@ class TrialsSpec(Part):
         if isinstance(self.cohort, tuple) and not (self.cohort and len(set(self.cohort)) == len(self.cohort)):
             raise ValueError("`cohort` must hold at least one reset seed and none twice")
         if self.cohort is not None:
+            # A hash alone does not tell which seeds were used, so nothing could be checked.
             for used in self.used_before:
                 if isinstance(used, UsedProtocol) and not used.seeds:
                     raise ValueError(

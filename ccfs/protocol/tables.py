@@ -33,6 +33,7 @@ __all__ = [
     "VerifierSpec",
 ]
 
+# Names the folder of the trials without attack, so no attack may have this name.
 NOMINAL = "nominal"
 EXACT = "exact"
 RESOLUTION = r"^(exact|2\^(0|-?[1-9]\d?))$"

@@ -111,6 +111,7 @@ def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Eve
             raise ProtocolError(f"`{key}.events` must hold at least one event for {ALL_OF}, got none.")
         return AllOf(events=tuple(parts))
     arguments = dict(spec.arguments)
+    # An event of the user's own takes only the arguments that the protocol gives.
     if ":" not in spec.event:
         horizon = arguments.setdefault("horizon", protocol.horizon)
         if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
@@ -220,5 +221,6 @@ def _call(key: str, function: Callable[..., Made], arguments: dict[str, object])
         raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
 
 
+# JSON has only lists. Parts are frozen values, which hold tuples.
 def _tuples(value: object) -> object:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

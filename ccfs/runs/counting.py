@@ -93,6 +93,7 @@ def shortfall(trials: int, *, delta: float, family: int, target: float, bound: B
 
     if best(total) >= level:
         return None
+    # Throughout, `few` trials are too few and `many` are enough.
     few, many = total, _MOST_TRIALS
     is_reachable = best(many) >= level
     while is_reachable and many - few > 1:

@@ -30,6 +30,7 @@ class Manifest(Document):
 
 def write_manifest(store: Store, protocol: Protocol) -> None:
     """Hash the files of the run as they are now, and write the manifest."""
+    # The manifest cannot hold its own hash. Its `digest` covers its content instead.
     files = {name: file_digest(store.path(name)) for name in store.files() if name != MANIFEST}
     digest = _digest(protocol.hash, files)
     store.write(MANIFEST, Manifest(protocol=protocol.hash, files=files, digest=digest).to_bytes())

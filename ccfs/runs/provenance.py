@@ -184,6 +184,7 @@ def _joined(digests: Mapping[str, str]) -> str:
     """Return the digest of a single file, or one digest over the names and digests of several."""
     if len(digests) <= 1:
         return next(iter(digests.values()), "built in")
+    # The length before each name makes the lines unambiguous, whatever characters a name has.
     lines = "".join(f"{len(name.encode())}:{name} {digests[name]}\n" for name in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()
 

@@ -261,6 +261,7 @@ class Lines(Generic[Line]):
         texts = self.layout.said(line)
         known = self._known.get(texts)
         if known is None:
+            # Two bytes per text: see `dtype` of the layout.
             numbers = [self._texts.setdefault(text, len(self._texts)) for text in texts]
             if len(self._texts) > 1 << 16:
                 raise ValueError(f"a table must have at most {1 << 16} different texts, got more: {texts!r}.")

@@ -68,6 +68,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
             f"{store.root}: has results but no {PROVENANCE}, so that nothing tells what code made them. "
             f"Restore {PROVENANCE} to resume, or choose another run directory."
         )
+    # The protocol first: a folder with a protocol alone is resumed, a folder with anything else is refused.
     store.write_json("protocol.json", protocol.model_dump(mode="json"))
     store.write(PROVENANCE, Provenance.model_validate(record).to_bytes())
     return record
@@ -130,6 +131,7 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
     batches = list(plan(protocol, arm, None))
     counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
     kept = trials = 0
+    # Closed at the `break`, so that the batches in flight are cancelled at once.
     with closing(_in_order(store, pool, batches)) as stream:
         for batch, files in stream:
             if files is not None:
@@ -163,6 +165,7 @@ def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple
 
 def _commit(store: Store, batch: Batch, files: Files) -> None:
     """Remove the manifest, write the batch's files, and last the journal, which makes the batch count."""
+    # A manifest says that a run is finished and complete, so it must not stand beside a batch that it does not list.
     store.path(MANIFEST).unlink(missing_ok=True)
     digests = {}
     for name, content in zip(batch.files, files, strict=True):

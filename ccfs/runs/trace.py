@@ -45,6 +45,7 @@ class _StepFile:
         trials = self.column("trial")
         if not len(trials):  # every trial of the file ended before its first step
             return {}
+        # A trial begins where the number changes. The first row counts as a change.
         starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1))
         ends = [*starts[1:].tolist(), len(trials)]
         return {int(trials[a]): slice(a, b) for a, b in zip(starts.tolist(), ends, strict=True)}

@@ -1,14 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 from toy_protocol import protocol, text
 
 from ccfs.protocol.model import ProtocolError, load_protocol
-from ccfs.protocol.seeds import TrialsSpec, UsedRange
-from ccfs.protocol.tables import EnvironmentSpec
 from ccfs.runs.build import check
 from ccfs.runtime.streams import Purpose
 
@@ -261,80 +256,6 @@ def test_protocol_first_is_another_protocol_with_fewer_trials(tmp_path):
         made.first(11)
 
 
-def test_protocol_used_before_takes_ranges_of_any_size_and_keeps_them(tmp_path):
-    used = "[{ first = 2147483648, count = 2147483648 }, 17, { first = 110, count = 5 }]"
-    made = protocol(tmp_path, x=("count = 10 }", f"count = 10 }}\nused_before = {used}"))
-    assert [made.trials.seeds[i] for i in (0, 9)] == [100, 109]
-    kept = '"used_before":[{"count":2147483648,"first":2147483648},17,{"count":5,"first":110}]'
-    assert kept in made.canonical
-    assert kept in made.first(2).canonical
-
-
-def test_protocol_keeps_plain_seeds_as_they_are_written(tmp_path):
-    made = protocol(tmp_path, x=("count = 10 }", "count = 10 }\nused_before = [3, 5]"))
-    assert '"used_before":[3,5]' in made.canonical
-
-
-HASH = "ab" * 32
-
-
-@pytest.mark.parametrize(
-    ("used", "message"),
-    [
-        (f'{{ protocol = "{HASH}", seeds = [3, {{ first = 95, count = 6 }}] }}', r"both hold 100\b"),
-        (f'{{ protocol = "{HASH}" }}', "`used_before` must give the `seeds` of protocol abab"),
-        ('{ protocol = "ab", seeds = [3] }', r"`trials.used_before.0.protocol`: string should match"),
-        ("{ seeds = [3] }", r"key `trials.used_before.0.protocol` is missing"),
-        (f'{{ protocol = "{HASH}", seeds = ["3"] }}', r"`trials.used_before.0.seeds.0`"),
-        ('{ run = "nowhere" }', r"`trials.used_before.0.run` must be a run folder, but .*nowhere"),
-        ("{ run = 3 }", r"`trials.used_before.0` must give `run`, a folder, and nothing else"),
-        ('{ run = "a", seeds = [3] }', r"`trials.used_before.0` must give `run`, a folder, and nothing else"),
-    ],
-)
-def test_protocol_used_before_refuses_what_it_cannot_check(tmp_path, used, message):
-    refused(tmp_path, message, x=("count = 10 }", f"count = 10 }}\nused_before = [{used}]"))
-
-
-def kept_run(folder, made):
-    folder.mkdir(parents=True)
-    (folder / "protocol.json").write_text(made.canonical)
-
-
-def using(folder, used):
-    folder.mkdir(parents=True, exist_ok=True)
-    return protocol(folder, x=("count = 10 }", f"count = 10 }}\nused_before = [{used}]"))
-
-
-def test_protocol_used_before_reads_a_run_and_keeps_no_path(tmp_path):
-    pilot = protocol(tmp_path, x=("first = 100, count = 10", "first = 40, count = 8"))
-    kept_run(tmp_path / "runs" / "pilot", pilot)
-    kept_run(tmp_path / "deep" / "elsewhere", pilot)
-    one = using(tmp_path, '{ run = "runs/pilot" }')
-    other = using(tmp_path / "deep" / "study", '{ run = "../elsewhere" }')
-    written = using(tmp_path, f'{{ protocol = "{pilot.hash}", seeds = [{{ first = 40, count = 8 }}] }}')
-    assert one.hash == other.hash == written.hash
-    assert "pilot" not in one.canonical
-    kept_run(tmp_path / "same", protocol(tmp_path, x=("count = 10 }", "count = 8 }")))
-    with pytest.raises(ProtocolError, match="both hold 100 to 107"):
-        using(tmp_path, '{ run = "same" }')
-
-
-def test_protocol_used_before_reads_the_drawn_seeds_of_a_law(tmp_path):
-    cohort, law = "cohort = { first = 100, count = 10 }", "initial_law = 3"
-    pilot = protocol(tmp_path, x=(cohort, law), y=('bound = "cohort"', 'bound = "clopper-pearson"'))
-    drawn = {pilot.streams(arm, trial).reset_seed for arm in pilot.arms for trial in range(3)}
-    kept_run(tmp_path / "law", pilot)
-    assert using(tmp_path, '{ run = "law" }').trials.used_before[0].seeds == tuple(sorted(drawn))
-    with pytest.raises(ProtocolError, match=f"both hold {min(drawn)}"):
-        protocol(tmp_path, x=(cohort, f'cohort = [{min(drawn)}, 5]\nused_before = [{{ run = "law" }}]'))
-
-
-def test_protocol_of_a_law_may_name_a_protocol_by_its_hash_alone(tmp_path):
-    cohort, law = "cohort = { first = 100, count = 10 }", f'initial_law = 10\nused_before = [{{ protocol = "{HASH}" }}]'
-    made = protocol(tmp_path, x=(cohort, law), y=('bound = "cohort"', 'bound = "clopper-pearson"'))
-    assert made.trials.used_before[0].protocol == HASH
-
-
 def test_protocols_share_no_noise(tmp_path):
     # One key that no trial depends on is enough: another description makes another protocol.
     one, other = protocol(tmp_path), protocol(tmp_path, x=("seed = 7", 'description = "pilot"\nseed = 7'))
@@ -353,39 +274,11 @@ def test_protocol_streams_have_the_reset_seed_of_the_trial(tmp_path):
     assert (streams.protocol, streams.root, streams.reset_seed) == (made.hash, made.seed, 102)
 
 
-def test_environment_resolution_is_declared_and_has_a_default_for_safety_gymnasium(tmp_path):
-    assert protocol(tmp_path).environment.resolution == "exact"
-    assert protocol(tmp_path).environment.grid is None
-    written = EnvironmentSpec(make="a:b", resolution="2^-7")
-    assert (written.resolution, written.grid) == ("2^-7", 2.0**-7)
-    assert EnvironmentSpec(make="safety-gymnasium").grid == 2.0**-20
-    assert EnvironmentSpec(make="safety-gymnasium", resolution="exact").grid is None
-    for wrong in ("2^-020", "2^", "2^-61", "3^-2", "2^-0", "", "0.5", 0.5, None):
-        with pytest.raises(ValidationError, match="resolution"):
-            EnvironmentSpec(make="a:b", resolution=wrong)
-
-
 def test_protocol_hash_is_the_one_of_this_format(tmp_path):
     """A change of either hash is a change of the format: every stored protocol gets another hash too."""
     assert protocol(tmp_path).hash == "f7d08d828d4e9dd6cafe4da0a9a9cbe3aeb30a5ff6ca5543bfec7ad6919bed1f"
     made = protocol(tmp_path, x=("count = 10 }", "count = 10 }\nused_before = [3, 5]"))
     assert made.hash == "ea73cb9fa164ec49caa676a1eb14781b0d36765373c6f6d22e8635e05b403282"
-
-
-@settings(deadline=None)
-@given(
-    cohort=st.sets(st.integers(0, 40), min_size=1),
-    ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 5)), max_size=4),
-)
-def test_protocol_cohort_is_refused_exactly_when_it_meets_a_used_range(cohort, ranges):
-    # Oracle: the ranges written out as sets.
-    spent = {seed for first, count in ranges for seed in range(first, first + count)}
-    given = {"cohort": tuple(cohort), "used_before": tuple(UsedRange(first=f, count=c) for f, c in ranges)}
-    if cohort & spent:
-        with pytest.raises(ValidationError, match=rf"both hold {min(cohort & spent)}\b"):
-            TrialsSpec(**given)
-    else:
-        TrialsSpec(**given)
 
 
 def test_protocol_family_counts_arms_times_events(tmp_path):

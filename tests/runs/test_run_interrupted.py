@@ -54,7 +54,7 @@ def test_run_interrupted_with_busy_workers_ends_at_once_and_resumes(tmp_path):
             os.killpg(started.pid, signal.SIGKILL)
         started.communicate()
     assert started.returncode == 130
-    kept = f"Interrupted. Finished batches are kept in {tmp_path / 'run'}; the same command resumes."
+    kept = f"Interrupted. Finished batches are kept in {tmp_path / 'run'}. The same command resumes."
     assert errors.split() == kept.split()
     assert list((tmp_path / "run").rglob("batches/**/*.json"))
     run(made, tmp_path / "run", serial_engine(), where="p")
