@@ -15,10 +15,12 @@ import pyarrow as pa
 from ccfs.certificates.bounds import Bound
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
+from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.results.costs import cost_study, costs_document
 from ccfs.results.table import TableRow, markdown, table_rows
 from ccfs.results.trial_lines import trial_lines
+from ccfs.results.verify import verify
 from ccfs.runs.store import Store
 
 HERE = Path(__file__).resolve().parent
@@ -74,26 +76,31 @@ def broken_seals(folder: Path) -> list[str]:
     return sorted(name for name in stored.keys() | found.keys() if stored.get(name) != found.get(name))
 
 
+def is_of_first_edition(name: str) -> bool:
+    """Return whether kept results were made by the code of the first edition."""
+    content = json.loads((RESULTS / name / "protocol.json").read_text(encoding="utf-8"))
+    return bool(content["format"] == first_edition.PROTOCOL)
+
+
 def stored_protocol(name: str) -> Protocol:
     """Return the protocol of a kept run, in the words of today."""
-    return first_edition.protocol(RESULTS / name / "protocol.json")[0]
+    if is_of_first_edition(name):
+        return first_edition.protocol(RESULTS / name / "protocol.json")[0]
+    return Store(RESULTS / name).protocol()
 
 
 def stored_hash(name: str) -> str:
     """Return the hash of the kept protocol, as the kept certificates name it."""
-    return first_edition.protocol(RESULTS / name / "protocol.json")[1]
+    if is_of_first_edition(name):
+        return first_edition.protocol(RESULTS / name / "protocol.json")[1]
+    return stored_protocol(name).hash
 
 
-def is_of_first_edition(name: str) -> bool:
-    """Return whether kept results were made by the code of the first edition."""
-    content = json.loads((RESULTS / name / "protocol.json").read_text(encoding="utf-8"))
-    return content["format"] == first_edition.PROTOCOL
-
-
-def stored_certificates(name: str) -> Iterator[first_edition.FirstCertificate]:
-    """Yield the kept certificates."""
+def stored_certificates(name: str) -> Iterator[first_edition.FirstCertificate | RunCertificate]:
+    """Yield the kept certificates. Their numbers are recomputed from their counts as they are read."""
+    is_first = is_of_first_edition(name)
     for path in sorted((RESULTS / name / "certificates").rglob("*.json")):
-        yield first_edition.certificate(path)
+        yield first_edition.certificate(path) if is_first else verify(path, None)
 
 
 def lines(name: str) -> pa.Table:
