@@ -70,6 +70,7 @@ def danger(observation: Vector) -> tuple[float, float]:
     values = np.asarray(observation, dtype=np.float64)
     if values.shape != (_SIZE,) or not np.isfinite(values).all():
         raise ValueError(f"`observation` must be the {_SIZE} finite numbers of a Point task, got {values!r}.")
+    # A lidar value is 1 - distance / range of the nearest obstacle in its bin, and 0 if the bin is empty.
     closeness = values[_OBSTACLES]
     gap = np.maximum(_RANGE * (1.0 - closeness) - _RADII, _NEAREST)
     approach = np.maximum(values[3] * _AHEAD + values[4] * _LEFT, _CREEP)
@@ -117,6 +118,7 @@ class DangerBurstShift:
         flips = math.exp(-0.5 * (float(history.center[0]) / self.sigma) ** 2)
         direction = np.array([_THRUST_GAIN * flips * math.cos(bearing), math.sin(bearing)])
         direction = np.rint(direction / _GRID) * _GRID  # the last bits of exp, cos and sin differ between machines
+        # Energy grows with the square of the norm, so an equal share of it is a norm divided by a root.
         return fit(direction, allowance / math.sqrt(left))
 
 
@@ -165,6 +167,7 @@ class SensitivityShift:
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return the shift along the slope."""
+        # With one block for every step, the first allowance of a trial is the whole budget and no later one is larger.
         self._budget = max(self._budget, allowance)
         offsets = self.reach * np.eye(history.center.size)
         probes = np.concatenate([history.center + offsets, history.center - offsets])

@@ -40,6 +40,7 @@ class EnergyLedger:
     def __init__(self, *, limit: float, schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> None:
         self._limit = checks.nonnegative("limit", limit)
         self._schedule = as_schedule(schedule)
+        # Kept, because a schedule with few different blocks would derive the same fraction at every step.
         self._charges: dict[ProposalSchedule, Fraction] = {}
         self._spent = Fraction(0)
         self._next = 0

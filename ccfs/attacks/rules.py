@@ -40,6 +40,7 @@ def fit(direction: Vector, norm: float) -> Vector:
     # Scaled by the largest coordinate first, so that squares of tiny coordinates do not become zero.
     vector /= largest
     vector *= norm / float(np.linalg.norm(vector))
+    # The division rounds, so the norm may be too long by a few last bits. The ledger is exact and would refuse it.
     shrink = 2.0**-52
     while squared_norm(vector) > Fraction(norm) ** 2:
         vector *= 1.0 - shrink
