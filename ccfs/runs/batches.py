@@ -106,7 +106,7 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
             _refuse_other_provenance(parse_canonical(canonical), record)
         return _run(canonical, batch, record)
     except SystemExit as error:  # it would end a worker, or end this process with exit code 0
-        raise RuntimeError(f"code that the protocol names called for the end of the process: {error!r}.") from error
+        raise RuntimeError(f"code that the protocol names tried to end the process: {error!r}.") from error
 
 
 def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:

@@ -97,7 +97,9 @@ def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, obj
     tables = _code_tables_once(tuple(part_targets(protocol).items()))
     for place, digest in tables["parts"].items():
         if digest == NOT_HERE:
-            raise ProtocolError(f"`{place}` must name code that stands in a file: nothing else tells if it changed.")
+            raise ProtocolError(
+                f"`{place}` must name code in a file, because otherwise nobody sees whether it changed."
+            )
     return {
         "format": Provenance.format_name(),
         "protocol": protocol.hash,

@@ -65,7 +65,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
         return record
     if any(name != "protocol.json" for name in store.files()):
         raise RunError(
-            f"{store.root}: has results but no {PROVENANCE}, so that nothing tells what code made them. "
+            f"{store.root}: has results but no {PROVENANCE}, so the code that made them is unknown. "
             f"Restore {PROVENANCE} to resume, or choose another run directory."
         )
     # The protocol first: a folder with a protocol alone is resumed, a folder with anything else is refused.
@@ -144,7 +144,7 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
                 break
     for batch in batches[kept:]:
         if store.exists(batch.journal):
-            raise RunError(f"{store.path(batch.journal)}: lies after the stopping time. Audit this run, or begin anew.")
+            raise RunError(f"{store.path(batch.journal)}: is after the stopping time. Audit this run, or begin anew.")
     return trials
 
 
@@ -184,7 +184,7 @@ def _is_finished(store: Store, batch: Batch) -> bool:
         absent = [name for name, digest in found.items() if digest is None]
         what = f", of which {absent[0]} is missing" if absent else ""
         raise RunError(
-            f"{store.path(batch.journal)}: does not match the files of its batch{what}. Something changed this run: "
-            "delete this journal file to have the batch rerun."
+            f"{store.path(batch.journal)}: does not match the files of its batch{what}. Something changed this run. "
+            "Delete this journal file to run the batch again."
         )
     return True

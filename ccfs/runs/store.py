@@ -65,8 +65,8 @@ class Store:
             write_atomically(path, content)
         except OSError as error:
             raise RunError(
-                f"{path}: cannot be written: {error.strerror}. Finished batches are kept: "
-                "free the space or mend the folder, then run the same command again."
+                f"{path}: cannot be written: {error.strerror}. Finished batches are kept. "
+                "Free some space or repair the folder, then run the same command again."
             ) from error
 
     def read_document(self, model: type[Made], name: str) -> Made:

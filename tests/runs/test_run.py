@@ -143,7 +143,8 @@ def test_run_code_that_ends_the_process_stops_the_run(tmp_path, monkeypatch):
         raise SystemExit(0)
 
     monkeypatch.setattr("ccfs.runs.batches._run", end)
-    with pytest.raises(RunError, match=r"batch-00000: code that the protocol names called for the end .* SystemExit"):
+    message = r"batch-00000: code that the protocol names tried to end the process: SystemExit"
+    with pytest.raises(RunError, match=message):
         run(protocol(tmp_path), tmp_path / "run", serial_engine(), where="p")
 
 
