@@ -87,6 +87,13 @@ def test_quick_leaves_slow_tests_out_and_test_leaves_nothing_out() -> None:
         assert part in everything
 
 
+@pytest.mark.parametrize("target", ["modern", "core"])
+def test_make_names_tests_that_exist(target: str) -> None:
+    named = re.findall(r"(?<![\w/])(?:\.\./)?(tests/\S+)", commands(target))
+    assert len(named) >= 5
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_contributing_lists_the_layers_in_their_order() -> None:
     tested = re.search(r"^ROOMS = \((.*?)^\)", text_of(ROOT / "tests" / "test_dependency_direction.py"), re.M | re.S)
     listed = re.search(r"^(`files`, .*)\.$", text_of(ROOT / "CONTRIBUTING.md"), re.M)
