@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
+from ccfs.files.atomic import write_atomically
 from ccfs.gallery.shape import EXAMPLE, Shape
 from ccfs.gallery.study import MOVE, ROUNDING, Study, study
 from ccfs.gallery.witness import Quantity, WitnessPage
@@ -26,8 +27,7 @@ _WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 440.0, 56.0, 12.0, 12.0, 42.0
 def write_page(path: Path, shapes: Sequence[Shape], *, witnesses: Sequence[WitnessPage] = ()) -> None:
     """Compute and write the page. It fetches nothing from anywhere."""
     content = page([study(shape) for shape in shapes], witnesses=witnesses)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content, encoding="utf-8")
+    write_atomically(path, content.encode())
 
 
 def page(studies: Sequence[Study], *, witnesses: Sequence[WitnessPage] = ()) -> str:

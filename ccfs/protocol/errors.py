@@ -7,7 +7,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 __all__ = ["ProtocolError", "advice_on_arguments", "advice_on_import", "advice_on_kind", "explain"]
 
@@ -35,7 +34,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
         yield _line(path, fault, model)
 
 
-def _line(path: Path, fault: ErrorDetails, model: type[BaseModel]) -> str:
+def _line(path: Path, fault: Mapping[str, typing.Any], model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in path)
     if fault["type"] == "extra_forbidden":
         accepted = ", ".join(sorted(_fields_at(model, path[:-1])))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.images import Rule, Verdict
 from ccfs.certificates.rounding import lower_text, upper_text
+from ccfs.files.atomic import write_atomically
 from ccfs.images.counts import CountTable, read_counts
 from ccfs.images.data import ImageSet
 from ccfs.images.folder import ImageRun, read_run
@@ -63,7 +64,7 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
         pairs=_pairs(folder, images),
     )
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    write_atomically(path, page.encode())
     return path
 
 

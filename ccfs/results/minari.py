@@ -75,7 +75,7 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage import get_dataset_path
     except ImportError as error:
-        raise ImportError("exporting to Minari needs the extra `minari`: pip install 'ccfs[minari]'.") from error
+        raise ImportError("Exporting to Minari needs Minari. Install CCFS with its extra `minari`.") from error
     try:
         parse_dataset_id(dataset_id)
     except (TypeError, ValueError) as error:

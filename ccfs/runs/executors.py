@@ -111,7 +111,7 @@ def cluster_engine(address: str) -> Engine:
     try:
         from distributed import Client
     except ImportError as error:
-        raise RuntimeError("a cluster needs Dask: pip install 'ccfs[cluster]'.") from error
+        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
 
     try:
         client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]

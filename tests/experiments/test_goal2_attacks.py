@@ -11,7 +11,7 @@ from ccfs.protocol.model import load_protocol
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
-CARDS = {path.parent.name: path for path in sorted((ROOT / "ccfs" / "attacks").glob("*/card.json"))}
+CARDS = {path.parent.name: path for path in sorted((ROOT / "ccfs" / "attacks" / "networks").glob("*/card.json"))}
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 
 
