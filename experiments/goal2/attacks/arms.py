@@ -30,7 +30,7 @@ DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 SIGMA = 0.2 / math.sqrt(1.05)
 NAVIGATOR_SIGMA = 1.0
 STUDY = Path(__file__).resolve().parents[1]
-SHIPPED = Path(__file__).resolve().parents[3] / "ccfs" / "attacks"
+SHIPPED = Path(__file__).resolve().parents[3] / "ccfs" / "attacks" / "networks"
 
 
 def controller_of(arm: str) -> tuple[Controller, ProposalSchedule]:
