@@ -28,6 +28,8 @@ def locked(folder: Path) -> Iterator[None]:
         OSError: the folder cannot be made or written, or its file system has no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / LOCK).is_symlink():  # opening it could empty the file that it points to
+        raise OSError(errno.ELOOP, "its lock is a link")
     lock: filelock.BaseFileLock = filelock.FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)

@@ -36,7 +36,8 @@ __all__ = [
 # Names the folder of the trials without attack, so no attack may have this name.
 NOMINAL = "nominal"
 EXACT = "exact"
-RESOLUTION = r"^(exact|2\^(0|-?[1-9]\d?))$"
+# The exponents are those of `Grid`. No `\d`, which takes digits of every script.
+RESOLUTION = r"^(exact|2\^(0|-?([1-9]|[1-5][0-9]|60)))$"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
 _ROUNDED = ("safety-gymnasium",)
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from ccfs.certificates.rounding import exact_text
 from ccfs.files.digests import canonical_json, text_digest
+from ccfs.files.terminal import printable
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.report.charts import Figure, glyph, rendered
 from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
@@ -223,4 +224,5 @@ def _first_traces(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec
 
 def _table(content: dict[str, object], key: str) -> dict[str, str]:
     table = content.get(key)
-    return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
+    entries = table.items() if isinstance(table, dict) else ()
+    return {printable(str(name)): printable(str(value)) for name, value in entries}

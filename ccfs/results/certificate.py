@@ -175,8 +175,14 @@ class RunCertificate(Document):
             raise CertificateError("counts more successes than trials under an attack.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
-        if not all(text.isascii() and text.isdigit() for text in self.definition.horizons(self.horizon)):
+        if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
+
+
+def _is_number_up_to(most: int, text: str) -> bool:
+    """Return whether a text is a number from 1 to `most` as we print it, without signs, spaces or leading zeros."""
+    is_number = text.isascii() and text.isdigit() and not text.startswith("0")
+    return is_number and len(text) <= len(str(most)) and int(text) <= most
 
 
 def claim_record(proof: TrajectoryCertificate) -> ClaimRecord:

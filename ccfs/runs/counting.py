@@ -35,7 +35,7 @@ def refuse_changed_events(store: Store, protocol: Protocol) -> None:
     for event, file in changed_events(protocol, read_provenance(store)):
         raise RunError(
             f"{store.root}: the event {event!r} is not the one that the run was made with: {file} was changed since. "
-            "Restore it, or run the protocol again in another directory."
+            "Restore it, or run a protocol with another `seed`: the same one would give the same trials again."
         )
 
 

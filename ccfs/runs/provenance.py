@@ -15,7 +15,7 @@ from pydantic import Field
 from ccfs.files.code import file_code_digest
 from ccfs.files.digests import file_digest
 from ccfs.files.documents import Digest, Document
-from ccfs.files.imports import closure, files_behind, is_built_in
+from ccfs.files.imports import closure, files_behind, is_built_in, module_file
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.build import part_targets
@@ -44,6 +44,16 @@ _PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "
 # This module runs a batch. Its imports lead to everything that a trial depends on, and to no page or command.
 _ROOT = "ccfs.runs.batches"
 _OWN = "ccfs"
+# Between a stored trace and a count stand these modules. A replay runs none of them, so they belong to every event.
+_COUNTING = (
+    "ccfs.files.parquet",
+    "ccfs.runs.counting",
+    "ccfs.runs.events",
+    "ccfs.runs.outcomes",
+    "ccfs.runs.reader",
+    "ccfs.runs.record",
+    "ccfs.runs.trace",
+)
 NOT_HERE = "not here"
 """Stands for the digest of code whose files are not on this machine."""
 
@@ -119,7 +129,7 @@ def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
     Args:
         targets: places in the protocol with the "module:callable" of each.
     """
-    files = {place: _behind(names) for place, names in targets}
+    files = {place: _behind(place, names) for place, names in targets}
     every = {name: path for found in files.values() for name, path in (found or {}).items()}
     modules = {name.partition(":")[0] for _, names in targets for name in names}
     own = own_digest(
@@ -149,7 +159,9 @@ _code_tables_once = lru_cache(maxsize=64)(code_tables)
 def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield (event, file) for each event whose code, or a file that it names, is not what was recorded.
 
-    Nothing is imported or run. Code that is not on this machine is left out, because it cannot count anything here.
+    The modules of ours that count belong to the code of every event. Nothing is imported or run. Code that is not on
+    this machine is left out, because it cannot count anything here. A shipped event reads no file, so a stranger's
+    arguments make nobody read one.
     """
     code, parts, files = (
         table if isinstance(table, dict) else {} for table in map(record.get, ("code", "parts", "files"))
@@ -157,17 +169,20 @@ def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator
     targets = part_targets(protocol)
     for spec in protocol.events:
         place = f"events.{spec.name}"
-        behind = _behind(targets[place])
+        behind = _behind(place, targets[place])
         if behind is not None and _joined(_digests(behind)) != parts.get(place):
             digests = _digests(behind)
             other = [str(path) for name, path in behind.items() if digests[name] != code.get(name)]
             yield spec.name, " and ".join(other or map(str, behind.values()))
-        for name, digest in _files([spec]).items():
-            if files.get(name) != digest:
-                yield spec.name, name
+        if any(name.partition(".")[0] != _OWN for name in targets[place]):
+            for name in _texts([spec]):
+                # A recorded file that is gone is a change too: the event may have a default.
+                now = file_digest(Path(name)) if name in files and _is_file(name) else None
+                if now != files.get(name) or (now is None and _is_file(name)):
+                    yield spec.name, name
 
 
-def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:
+def _behind(place: str, names: tuple[str, ...]) -> dict[str, Path] | None:
     """Return the files behind a part, or None if some of its code is not on this machine."""
     found: dict[str, Path] = {}
     for name in names:
@@ -175,6 +190,11 @@ def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:
         if not (files or is_built_in(name.partition(":")[0])):
             return None
         found.update(files)
+    if place.startswith("events."):
+        users = [path for name, path in found.items() if name.partition("/")[0] != _OWN]
+        modules = closure((), _OWN, users=users) | {name: module_file(name) for name in _COUNTING}
+        counting = {f"{name.replace('.', '/')}.py": path for name, path in modules.items() if path is not None}
+        return counting | found
     return found
 
 
@@ -200,8 +220,16 @@ def _arguments(protocol: Protocol) -> list[object]:
 
 def _files(arguments: Iterable[object]) -> dict[str, str]:
     """Return the digest of every file that an argument names."""
+    return {name: file_digest(Path(name)) for name in _texts(arguments) if _is_file(name)}
+
+
+def _is_file(name: str) -> bool:
+    return 0 < len(name) < 4096 and "\0" not in name and Path(name).is_file()
+
+
+def _texts(arguments: Iterable[object]) -> Iterator[str]:
+    """Yield every text in the arguments, however deep."""
     pending = list(arguments)
-    found: dict[str, str] = {}
     while pending:
         value = pending.pop()
         if isinstance(value, EventSpec):
@@ -210,9 +238,8 @@ def _files(arguments: Iterable[object]) -> dict[str, str]:
             pending.extend(value.values())
         elif isinstance(value, list):
             pending.extend(value)
-        elif isinstance(value, str) and 0 < len(value) < 4096 and "\0" not in value and Path(value).is_file():
-            found[value] = file_digest(Path(value))
-    return found
+        elif isinstance(value, str):
+            yield value
 
 
 def differences(before: object, now: object) -> Iterator[tuple[str, str, str]]:

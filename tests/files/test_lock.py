@@ -68,6 +68,16 @@ def test_locked_makes_a_folder_that_is_missing_or_says_why_not(tmp_path):
         pass
 
 
+def test_locked_refuses_a_link_and_leaves_what_it_points_to(tmp_path):
+    victim = tmp_path / "victim.txt"
+    victim.write_bytes(b"kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).symlink_to(victim)
+    with pytest.raises(OSError, match="its lock is a link"), locked(tmp_path / "run"):
+        pass
+    assert victim.read_bytes() == b"kept"
+
+
 @pytest.mark.filterwarnings("ignore:flock not supported")
 def test_locked_refuses_a_lock_that_a_killed_process_would_keep(tmp_path, monkeypatch):
     """Without flock the package would take a file's existence for a lock."""

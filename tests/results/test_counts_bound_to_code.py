@@ -9,15 +9,19 @@ import subprocess
 import sys
 
 import pytest
-from toy_protocol import contents, text
+from toy_protocol import contents, protocol, text
 from typer.testing import CliRunner
 
 from ccfs.audit.run import audit
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.cli.main import app
+from ccfs.files.digests import file_digest
+from ccfs.files.imports import module_file
 from ccfs.results.certificate import RunCertificate
+from ccfs.runs import provenance
+from ccfs.runs.build import part_targets
 from ccfs.runs.manifest import write_manifest
-from ccfs.runs.provenance import _code_tables_once
+from ccfs.runs.provenance import _code_tables_once, changed_events, code_tables
 from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
@@ -189,7 +193,7 @@ def test_shipped_event_is_bound_to_its_code_too(folder, tmp_path, monkeypatch):
     (tmp_path / "p.toml").write_text(text(trials=8))
     assert call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1).exit_code in (0, 1)
     record = json.loads((tmp_path / "run" / "provenance.json").read_text())
-    assert record["parts"]["events.safe"] == record["code"]["ccfs/runs/events.py"]
+    assert {"ccfs/runs/events.py", "ccfs/runs/trace.py", "ccfs/files/parquet.py"} <= record["code"].keys()
     from ccfs.files import imports
 
     other = tmp_path / "events.py"
@@ -198,3 +202,37 @@ def test_shipped_event_is_bound_to_its_code_too(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(imports, "module_file", lambda name: other if name == "ccfs.runs.events" else found(name))
     result = call("certify", tmp_path / "run")
     assert (result.exit_code, f"{other} was changed since." in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("module", ["trace", "events", "reader", "record", "counting"])
+def test_every_command_refuses_a_change_of_our_own_code_that_counts(folder, tmp_path, monkeypatch, module):
+    store = copied(folder, "plain", tmp_path, is_certified=True)
+    found = provenance.module_file(f"ccfs.runs.{module}")
+    edited = tmp_path / f"{module}.py"
+    edited.write_text(found.read_text(encoding="utf-8") + "\nEDITED = True\n", encoding="utf-8")
+    monkeypatch.setattr(
+        provenance, "module_file", lambda name: edited if name == f"ccfs.runs.{module}" else module_file(name)
+    )
+    for command in AFTER_RUN:
+        result = call(command, store.root)
+        assert result.exit_code == (1 if command == "audit" else 2), (command, result.output)
+        assert f"{edited} was changed since." in result.output, command
+
+
+def test_file_of_an_event_that_is_gone_is_a_change_and_no_file_of_a_shipped_event_is_read(tmp_path, monkeypatch):
+    named = tmp_path / "limits.toml"
+    named.write_text("limit = 0\n")
+    own = ('event = "no-cost-until-goal"', f'event = "toys:Quiet"\narguments = {{ file = "{named}" }}')
+    made = protocol(tmp_path, event=own)
+    record = {**code_tables(tuple(part_targets(made).items())), "files": {str(named): file_digest(named)}}
+    assert list(changed_events(made, record)) == []
+    named.unlink()
+    assert list(changed_events(made, record)) == [("safe", str(named))]
+    named.write_text("limit = 0\n")
+    assert list(changed_events(made, {**record, "files": {}})) == [("safe", str(named))]
+    shipped = protocol(
+        tmp_path,
+        event=('event = "no-cost-until-goal"', f'event = "no-cost-until-goal"\narguments = {{ x = "{named}" }}'),
+    )
+    monkeypatch.setattr(provenance, "file_digest", lambda path: pytest.fail(f"{path} was read"))
+    assert list(changed_events(shipped, code_tables(tuple(part_targets(shipped).items())))) == []
