@@ -12,10 +12,11 @@ from pathlib import Path
 
 from ccfs.files.code import parsed
 
-__all__ = ["closure", "files_behind", "imported_names", "is_built_in", "module_file"]
+__all__ = ["closure", "files_behind", "imported_names", "is_built_in", "is_importable", "module_file"]
 
 # A package with more files is a library. Only those of its modules count that are imported.
 _MOST_FILES = 1000
+_STANDARD = Path(os.__file__).parent
 
 
 def module_file(module: str) -> Path | None:
@@ -25,6 +26,11 @@ def module_file(module: str) -> Path | None:
     place = place or getattr(sys.modules.get(module), "__file__", None)  # a script has no spec
     path = Path(place) if place else None
     return path if path is not None and path.is_file() else None
+
+
+def is_importable(module: str) -> bool:
+    """Return whether an import would find a module, in a file or elsewhere, such as in an archive."""
+    return module in sys.modules or _spec(module) is not None
 
 
 def is_built_in(module: str) -> bool:
@@ -105,14 +111,20 @@ def imported_names(path: Path, package: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(node, ast.ImportFrom):
             yield from ((_absolute(node, package), alias.name) for alias in node.names)
         elif isinstance(node, ast.Call) and _is_import_call(node):
-            (first,) = (argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
-            yield str(first), ""
+            yield from ((text, "") for text in _first_text(node))
 
 
 def _is_import_call(node: ast.Call) -> bool:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    is_written = bool(node.args) and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
-    return name in ("import_module", "__import__") and is_written
+    return name in ("import_module", "__import__")
+
+
+def _first_text(node: ast.Call) -> Iterator[str]:
+    """Yield the module that an import call names, if it is written there as a text."""
+    named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+    for value in [*node.args[:1], *named]:
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -161,10 +173,9 @@ def _own_files(module: str, package: str) -> dict[str, Path]:
 
 def _is_own(module: str, package: str) -> bool:
     """Return whether a module is here, and not in `package`, in the standard library or installed."""
-    if module.partition(".")[0] in {package, *sys.stdlib_module_names}:
-        return False
-    path = module_file(module)
-    return path is not None and not _is_installed(path)
+    path = None if module.partition(".")[0] == package else module_file(module)
+    # By its place, not by its name: a file beside an event may be called like a module of the standard library.
+    return path is not None and not (_is_installed(path) or path.is_relative_to(_STANDARD))
 
 
 def _is_installed(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field
 from ccfs.files.code import file_code_digest
 from ccfs.files.digests import file_digest
 from ccfs.files.documents import Digest, Document
-from ccfs.files.imports import closure, files_behind, is_built_in, module_file
+from ccfs.files.imports import closure, files_behind, is_built_in, is_importable, module_file
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.build import part_targets
@@ -170,6 +170,10 @@ def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator
     for spec in protocol.events:
         place = f"events.{spec.name}"
         behind = _behind(place, targets[place])
+        modules = {name.partition(":")[0] for name in targets[place]}
+        if behind is None and all(map(is_importable, modules)):
+            # It could count here, from an archive for instance, and nobody would see what.
+            yield spec.name, " and ".join(sorted(modules))
         if behind is not None and _joined(_digests(behind)) != parts.get(place):
             digests = _digests(behind)
             other = [str(path) for name, path in behind.items() if digests[name] != code.get(name)]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 from toy_protocol import contents, protocol, text
@@ -236,3 +238,32 @@ def test_file_of_an_event_that_is_gone_is_a_change_and_no_file_of_a_shipped_even
     )
     monkeypatch.setattr(provenance, "file_digest", lambda path: pytest.fail(f"{path} was read"))
     assert list(changed_events(shipped, code_tables(tuple(part_targets(shipped).items())))) == []
+
+
+@pytest.mark.parametrize("call_of", ["import_module('profile')", "import_module(name='profile')"])
+def test_helper_named_like_a_standard_module_and_imported_by_a_call_belongs_to_its_event(
+    tmp_path, monkeypatch, call_of
+):
+    (tmp_path / "odd_event.py").write_text(f"from importlib import import_module\nHELPER = {call_of}\n")
+    (tmp_path / "profile.py").write_text("LIMIT = 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "profile", raising=False)
+    made = protocol(tmp_path, event=('event = "no-cost-until-goal"', 'event = "odd_event:Quiet"'))
+    record = {**code_tables(tuple(part_targets(made).items())), "files": {}}
+    assert list(changed_events(made, record)) == []
+    (tmp_path / "profile.py").write_text("LIMIT = 9\n")
+    assert list(changed_events(made, record)) == [("safe", str(tmp_path / "profile.py"))]
+
+
+def test_event_that_could_count_from_an_archive_is_refused_and_one_that_is_not_here_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "zipped_event.py").write_text("class Quiet:\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = protocol(tmp_path, event=('event = "no-cost-until-goal"', 'event = "zipped_event:Quiet"'))
+    record = {**code_tables(tuple(part_targets(made).items())), "files": {}}
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("zipped_event.py", "class Quiet:\n    holds = lambda self, trace: True\n")
+    (tmp_path / "zipped_event.py").unlink()
+    importlib.invalidate_caches()
+    assert list(changed_events(made, record)) == []
+    monkeypatch.syspath_prepend(tmp_path / "archive.zip")
+    assert list(changed_events(made, record)) == [("safe", "zipped_event")]
