@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,17 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import CertificateError, DocumentError, decode_float, encode_float, read_document
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import fraction_upper
-from ccfs.certificates.schedule import ProposalSchedule, as_schedule, kappa, rho_for_multiplier
+from ccfs.certificates.schedule import (
+    NamedSigma,
+    ObservationLayout,
+    PerCoordinate,
+    ProposalSchedule,
+    Schedule,
+    Stage,
+    as_schedule,
+    kappa,
+    rho_for_multiplier,
+)
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision, upper_float
 
 __all__ = [
@@ -33,8 +44,10 @@ __all__ = [
     "rho_for_multiplier",
 ]
 
-FORMAT = "ccfs/trajectory/1"
-_DERIVED = ("premises", "budget", "charges")
+FORMAT = "ccfs/trajectory/2"
+
+Shifts: TypeAlias = "float | Sequence[float] | Mapping[str, float]"
+"""A Euclidean budget of one stage: of all its shifts together, one per coordinate, or one per named slice."""
 
 _FIXED = (
     "Program, schedule, event, target, delta, the number of claims and the plan of the trials "
@@ -47,6 +60,14 @@ _CAUSAL = (
 _GAUSSIAN = (
     "The noise is taken for exact independent Gaussian draws. It was computed by the pseudo-random generator Philox "
     "and the ziggurat method and rounded to doubles."
+)
+_SENSOR = (
+    "A sensor error is added to the observation where the sensor noise is added: after any rounding, and before "
+    "anybody reads it. Costs, rewards and events are those of the environment itself."
+)
+_CONTROLLER_ONLY = (
+    "Only the controller reads the noisy observation. Verifier and fallbacks are taken to read the true one, so errors "
+    "of what they read are outside of the claim."
 )
 
 # What every claim about trials takes for granted. A premise that is added here stands on every certificate, in the
@@ -122,42 +143,84 @@ def budget(p_lower: float, target: float, *, sigma: float, kappa: float) -> floa
     return None if mu is None else _ball(mu, Fraction(multiplier) / Fraction(scale) ** 2)
 
 
-def energy(shifts: NDArray[np.float64], schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> float:
-    """Return the energy of a shift sequence, the sum of kappa_t |shift_t|^2 / sigma_t^2.
+def energy(
+    shifts: NDArray[np.float64] | Mapping[str, NDArray[np.float64]],
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
+    *,
+    layout: ObservationLayout | None = None,
+) -> float:
+    """Return the energy of a shift sequence, the sum of kappa_t shift_t,i^2 / sigma_t,i^2 over stages and coordinates.
 
     This is the left side of the condition of Theorem 14 (thm:adaptive-trajectory).
 
     Args:
-        shifts: array [steps, dim], in the units of the proposal centers.
-        schedule: one schedule for all steps, or one per step.
+        shifts: array [steps, dim], in the units of the centers of the main stage. For several stages a mapping from
+            the stage's name to such an array: {"sensor": ..., "action": ...}.
+        schedule: the schedule, or one block for all steps, or one per step.
+        layout: where the named slices of an observation are, if `sigma` of the sensor stage has names.
 
     Returns:
-        The energy, rounded up. It has no unit and is compared with mu squared.
+        The energy, rounded up. It has no unit and is compared with mu squared. It is infinite if a coordinate without
+        noise is shifted.
 
     Raises:
         TypeError: `shifts` is not an array of doubles with two dimensions.
-        ValueError: a shift is not finite, or the number of schedules does not fit.
+        ValueError: a shift is not finite, the number of blocks does not fit, or a stage has no noise.
 
     >>> energy(np.array([[0.2, 0.0], [0.0, 0.2]]), ProposalSchedule(count=1, sigma=0.2))
     2.0
     """
+    plan = as_schedule(schedule)
+    tables = shifts if isinstance(shifts, Mapping) else {plan.main.value: shifts}
+    # Exact sums, because doubles could round an energy above the limit down to it.
+    total = Fraction(0)
+    for name, values in tables.items():
+        table, stage = _table(values), _stage(name)
+        blocks = plan.blocks(stage)
+        if len(blocks) not in (1, len(table)):
+            raise ValueError(
+                f"`schedule` must be one schedule or one per step, got {len(blocks)} for {len(table)} steps."
+            )
+        resolved = [block.resolved(table.shape[1], layout) for block in blocks]
+        for step, row in enumerate(table):
+            cost = block_energy(resolved[step % len(resolved)], row.tolist())
+            if cost is None:
+                return math.inf
+            total += cost
+    return fraction_upper(total)
+
+
+def block_energy(block: ProposalSchedule, shift: Sequence[float]) -> Fraction | None:
+    """Return the exact energy of one shift, or None if a coordinate without noise is shifted.
+
+    Assumes: the block is resolved for the width of the shift, and the shift is finite.
+    """
+    if isinstance(block.sigma, float):
+        return block.charge_exact * sum((Fraction(value) ** 2 for value in shift), Fraction(0))
+    scales = block.scales(len(shift)).tolist()
+    if any(value != 0.0 and scale == 0.0 for value, scale in zip(shift, scales, strict=True)):
+        return None
+    return sum(
+        (block.charge_of(scale) * Fraction(value) ** 2 for value, scale in zip(shift, scales, strict=True) if value),
+        Fraction(0),
+    )
+
+
+def _table(shifts: object) -> NDArray[np.float64]:
     table = np.asarray(shifts)
     if table.ndim != 2 or table.dtype.kind != "f" or table.dtype.itemsize > 8:
         raise TypeError(f"`shifts` must be an array [steps, dim] of doubles, got {table.dtype} of shape {table.shape}.")
     if not np.isfinite(table).all():
         raise ValueError("`shifts` must be finite, got nan or infinity. Refuse such a shift before charging it.")
-    schedules = _schedules(schedule)
-    if len(schedules) not in (1, len(table)):
-        raise ValueError(
-            f"`schedule` must be one schedule or one per step, got {len(schedules)} for {len(table)} steps."
-        )
-    charges = [entry.charge_exact for entry in schedules]
-    # Exact sums, because doubles could round an energy above the limit down to it.
-    total = Fraction(0)
-    for step, row in enumerate(table):
-        norm_squared = sum((Fraction(float(value)) ** 2 for value in row), Fraction(0))
-        total += charges[step % len(charges)] * norm_squared
-    return fraction_upper(total)
+    return table.astype(np.float64)
+
+
+def _stage(name: object) -> Stage:
+    try:
+        return Stage(name)
+    except ValueError:
+        accepted = ", ".join(stage.value for stage in Stage)
+        raise ValueError(f"`stage` must be one of {accepted}, got {name!r}.") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +241,7 @@ class TrajectoryCertificate:
     family: int
     target: float
     bound: Bound
-    schedule: tuple[ProposalSchedule, ...]
+    schedule: Schedule
     p_lower: float
     mu: float | None
 
@@ -189,28 +252,89 @@ class TrajectoryCertificate:
 
     @property
     def premises(self) -> tuple[str, ...]:
-        """What the claim takes for granted: how the trials were sampled, and what holds for every claim."""
-        return (self.bound.premise, *PREMISES)
+        """What the claim takes for granted: how the trials were sampled, what holds for every claim, and the stages."""
+        stages: list[str] = []
+        if self.schedule.sensor is not None:
+            stages.append(_SENSOR)
+            if self.schedule.readers == "controller":
+                stages.append(_CONTROLLER_ONLY)
+        silent = (_without_noise(stage, self.schedule.blocks(stage)) for stage in self.schedule.stages)
+        return (self.bound.premise, *PREMISES, *stages, *(text for text in silent if text))
 
     @property
-    def charges(self) -> tuple[float, ...]:
-        """Energy of a shift of length one per step, rounded up, with one entry for a constant schedule.
+    def charges(self) -> dict[str, tuple[PerCoordinate, ...]]:
+        """Energy of a shift by one, per stage and step, rounded up, with one entry for a constant schedule.
 
-        The certificate covers the ellipsoid sum_t charges[t] |shift_t|^2 <= mu^2.
+        An entry is one number, one per coordinate, or one per named slice. It is infinite where there is no noise. The
+        certificate covers the ellipsoid in which charge times squared shift, summed over stages, steps and coordinates,
+        is at most mu^2.
         """
-        return tuple(entry.charge for entry in self.schedule)
+        return {stage.value: tuple(block.charges for block in self.schedule.blocks(stage)) for stage in self._stages}
+
+    @property
+    def charge(self) -> float:
+        """Greatest energy of a shift of length one in the stage of `budget`, rounded up."""
+        return fraction_upper(self._greatest_charge(self.schedule.main))
+
+    @property
+    def budgets(self) -> dict[str, float | None]:
+        """Per stage, the total Euclidean size of its shifts that is covered if no other stage is shifted.
+
+        It is the radius of the largest ball inside the ellipsoid, over the coordinates that have noise, rounded down.
+        """
+        return {stage.value: self._ball(self._greatest_charge(stage)) for stage in self._stages}
 
     @property
     def budget(self) -> float | None:
-        """Radius of the largest Euclidean ball inside the ellipsoid of shift sequences, rounded down."""
-        return None if self.mu is None else _ball(self.mu, self._greatest_charge())
+        """The budget of the deciding stage, or of the sensor stage if it is the only one."""
+        return self.budgets[self.schedule.main.value]
 
-    def lower_at(self, budget: float) -> float:
-        """Return the certified event probability under shifts of Euclidean budget `budget`, rounded down."""
-        size = checks.nonnegative("budget", budget)
+    @property
+    def axes(self) -> dict[str, PerCoordinate | None]:
+        """Per stage, how far each coordinate or named slice may be shifted if nothing else is, rounded down.
+
+        These are the half-axes of the ellipsoid. A coordinate without noise has 0.
+        """
+        return {stage.value: self._axes(stage) for stage in self._stages}
+
+    def lower_at(
+        self,
+        budget: float | None = None,
+        *,
+        sensor: Shifts | None = None,
+        action: Shifts | None = None,
+        score: Shifts | None = None,
+    ) -> float:
+        """Return the certified event probability under shifts of these Euclidean budgets together, rounded down.
+
+        Args:
+            budget: total Euclidean size of the shifts of the stage that `budget` is about.
+            sensor: that of the sensor stage. Instead of one number it may be one per coordinate, or a mapping from
+                named slices to numbers: {"goal_lidar": 0.02}.
+            action: that of the action stage, as one number or one per coordinate.
+            score: that of the score stage.
+
+        Raises:
+            TypeError: an argument has the wrong kind.
+            ValueError: a budget is negative or not finite, a stage has no noise, or a coordinate without noise has a
+                budget.
+        """
+        given = {"sensor": sensor, "action": action, "score": score}
+        found = {Stage(name): value for name, value in given.items() if value is not None}
+        if budget is not None:
+            if self.schedule.main in found:
+                raise ValueError(f"`budget` must not be given beside `{self.schedule.main.value}`: they are the same.")
+            found[self.schedule.main] = checks.nonnegative("budget", budget)
+        if not found:
+            raise ValueError("`budget` must be given, or the budget of a stage, such as `sensor`.")
+        terms = [term for stage, value in found.items() for term in self._terms(stage, value)]
         with precision():
             # A larger mu gives a smaller probability, so this rounding is on the safe side too.
-            mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
+            if len(terms) == 1:
+                mu = upper_float(exact(terms[0][1]) * exact(terms[0][0]).sqrt())
+            else:
+                squares = sum((charge * Fraction(size) ** 2 for charge, size in terms), Fraction(0))
+                mu = upper_float(exact(squares).sqrt())
         if mu == math.inf:
             return 1.0 if self.p_lower == 1.0 else 0.0
         return event_lower(self.p_lower, mu)
@@ -221,7 +345,7 @@ class TrajectoryCertificate:
         reach = 2.0 * (self.budget or 0.0) if budget is None else checks.nonnegative("budget", budget)
         # Nothing or everything is certified. Then any finite scale shows the curve.
         if not 0.0 < reach < math.inf:
-            reach = 1.0 / math.sqrt(max(self.charges))
+            reach = 1.0 / math.sqrt(self.charge)
         return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
 
     def recheck(self) -> None:
@@ -245,13 +369,17 @@ class TrajectoryCertificate:
         """Return the entries of the certificate for JSON, after a recheck. `from_entries` loses nothing of them."""
         self.recheck()
         return {
-            **asdict(self),
-            "schedule": [{"count": block.count, "sigma": block.sigma, "rho": block.rho} for block in self.schedule],
-            "mu": encode_float(self.mu),
+            "event": self.event,
+            "successes": self.successes,
+            "trials": self.trials,
+            "delta": self.delta,
+            "family": self.family,
+            "target": self.target,
             "bound": self.bound.value,
-            "premises": list(self.premises),
-            "budget": encode_float(self.budget),
-            "charges": list(self.charges),
+            "schedule": _schedule_entries(self.schedule),
+            "p_lower": self.p_lower,
+            "mu": encode_float(self.mu),
+            **self._derived(),
         }
 
     def to_json(self) -> str:
@@ -281,22 +409,18 @@ class TrajectoryCertificate:
                 family=checks.count("family", document.pop("family"), minimum=1),
                 target=checks.open_unit("target", document.pop("target")),
                 bound=Bound(document.pop("bound")),
-                schedule=_stored_schedules(document.pop("schedule")),
+                schedule=_stored_schedule(document.pop("schedule")),
                 p_lower=checks.probability("p_lower", document.pop("p_lower")),
                 mu=decode_float("mu", document.pop("mu")),
             )
             # Stored for readers only, and compared below with what the counts give.
-            stored = {name: document.pop(name) for name in _DERIVED}
+            stored = {name: document.pop(name) for name in ("premises", "budget", "budgets", "axes", "charges")}
         except (KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"not a valid trajectory certificate: {type(error).__name__}: {error}") from error
         if document:
             raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
         certificate.recheck()
-        derived = {
-            "premises": list(certificate.premises),
-            "budget": encode_float(certificate.budget),
-            "charges": list(certificate.charges),
-        }
+        derived = certificate._derived()
         for name, value in derived.items():
             if stored[name] != value:
                 raise CertificateError(
@@ -304,8 +428,60 @@ class TrajectoryCertificate:
                 )
         return certificate
 
-    def _greatest_charge(self) -> Fraction:
-        return max(entry.charge_exact for entry in self.schedule)
+    def _derived(self) -> dict[str, object]:
+        """Return the entries that follow from the others. They are stored for readers only."""
+        return {
+            "premises": list(self.premises),
+            "budget": encode_float(self.budget),
+            "budgets": {name: encode_float(value) for name, value in self.budgets.items()},
+            "axes": {name: _entry(value) for name, value in self.axes.items()},
+            "charges": {name: [_entry(value) for value in steps] for name, steps in self.charges.items()},
+        }
+
+    @property
+    def _stages(self) -> tuple[Stage, ...]:
+        return self.schedule.stages
+
+    def _greatest_charge(self, stage: Stage) -> Fraction:
+        return max(block.charge_exact for block in self.schedule.blocks(stage))
+
+    def _ball(self, charge: Fraction) -> float | None:
+        return None if self.mu is None else _ball(self.mu, charge)
+
+    def _axes(self, stage: Stage) -> PerCoordinate | None:
+        if self.mu is None:
+            return None
+        blocks = self.schedule.blocks(stage)
+        keys = _coordinates(blocks)
+        if not keys:
+            return self._ball(self._greatest_charge(stage))
+        greatest = {key: _charge_over_time(stage, blocks, key) for key in keys}
+        axes = {key: 0.0 if charge is None else _ball(self.mu, charge) for key, charge in greatest.items()}
+        named = {key: value for key, value in axes.items() if isinstance(key, str)}
+        return named or tuple(axes.values())
+
+    def _terms(self, stage: Stage, budget: Shifts) -> list[tuple[Fraction, float]]:
+        """Return pairs of charge and size, whose sum of charge times size squared bounds the energy of a stage."""
+        blocks, name = self.schedule.blocks(stage), stage.value
+        if isinstance(budget, Mapping):
+            sizes: dict[int | str, float] = {
+                key: checks.nonnegative(f"{name}[{key!r}]", value) for key, value in budget.items()
+            }
+        elif isinstance(budget, (Sequence, np.ndarray)):
+            sizes = {i: checks.nonnegative(f"{name}[{i}]", value) for i, value in enumerate(budget)}
+            width = len(_coordinates(blocks))
+            if width and len(sizes) != width:
+                raise ValueError(f"`{name}` must have one budget for each of {width} coordinates, got {len(sizes)}.")
+        else:
+            return [(self._greatest_charge(stage), checks.nonnegative(name, budget))]
+        terms = []
+        for key, size in sizes.items():
+            charge = _charge_over_time(stage, blocks, key)
+            if charge is not None:
+                terms.append((charge, size))
+            elif size > 0.0:
+                raise ValueError(f"`{name}[{key!r}]` must be 0, because there is no noise there, got {size}.")
+        return terms or [(Fraction(1), 0.0)]
 
 
 def certify_event(
@@ -315,7 +491,7 @@ def certify_event(
     delta: float,
     family: int,
     target: float,
-    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
     bound: Bound | str,
     event: str = "event",
 ) -> TrajectoryCertificate:
@@ -324,6 +500,10 @@ def certify_event(
     Theorem 14 (thm:adaptive-trajectory): one causal program runs with fresh Gaussian blocks. The shifts are chosen
     before each block, and their energy is at most mu^2 on every path. Then an event of nominal probability p keeps at
     least the probability Phi(Phi^-1(p) - mu). The lower bound on p fails with probability at most delta / family.
+
+    The proof uses of a block only that it is Gaussian around a center that the past fixes, with a shift that the past
+    fixes. So the blocks of several stages of a step count as blocks at successive times, each whitened with its own
+    covariance, and the energies of all stages add up.
 
     Assumes: controller, verifier, fallbacks, dynamics, event, schedule and stopping rule are the same with and without
     shift and were fixed before sampling. The trials were sampled as the bound's premise says. `family` counts every
@@ -335,7 +515,8 @@ def certify_event(
         delta: failure probability of the whole family.
         family: number of claims that share `delta`.
         target: probability that the event must keep, q in the paper, in (0, 1).
-        schedule: one block for every step, or one per step of the horizon.
+        schedule: the blocks of each stage. One block for every step, or one per step of the horizon, are those of the
+            action stage.
         bound: "hoeffding", "cohort", "clopper-pearson" or "anytime".
         event: the event's name, for readers.
 
@@ -360,7 +541,7 @@ def certify_event(
         accepted = ", ".join(repr(entry.value) for entry in Bound)
         raise ValueError(f"`bound` must be one of {accepted}, got {bound!r}.") from None
     level = checks.open_unit("target", target)
-    schedules = _schedules(schedule)
+    plan = _shortest(as_schedule(schedule))
     p_lower = rule.lower(hits, total, delta=bonferroni(delta, claims))
     return TrajectoryCertificate(
         event=_event_name(event),
@@ -370,7 +551,7 @@ def certify_event(
         family=claims,
         target=level,
         bound=rule,
-        schedule=schedules,
+        schedule=plan,
         p_lower=p_lower,
         mu=mu_certified(p_lower, level),
     )
@@ -382,17 +563,97 @@ def _event_name(event: object) -> str:
     return event
 
 
-def _schedules(schedule: ProposalSchedule | Sequence[ProposalSchedule]) -> tuple[ProposalSchedule, ...]:
-    fixed = as_schedule(schedule)
-    return (fixed,) if isinstance(fixed, ProposalSchedule) else fixed
+def _shortest(schedule: Schedule) -> Schedule:
+    """Return a schedule whose plans of a single step are blocks for every step, which charge the same."""
+    made: dict[Stage, ProposalSchedule | tuple[ProposalSchedule, ...]] = {}
+    for stage in schedule.stages:
+        blocks = schedule.blocks(stage)
+        made[stage] = blocks[0] if len(blocks) == 1 else blocks
+    return replace(schedule, action=made.get(Stage.ACTION), score=made.get(Stage.SCORE), sensor=made.get(Stage.SENSOR))
 
 
-def _stored_schedules(entries: object) -> tuple[ProposalSchedule, ...]:
+def _schedule_entries(schedule: Schedule) -> dict[str, object]:
+    """Return a schedule for JSON. A stage without noise is null."""
+    stages: dict[str, object] = {stage.value: None for stage in Stage}
+    for stage in schedule.stages:
+        stages[stage.value] = [
+            {"count": block.count, "sigma": _entry(block.sigma), "rho": block.rho} for block in schedule.blocks(stage)
+        ]
+    return {**stages, "readers": schedule.readers}
+
+
+def _stored_schedule(entries: object) -> Schedule:
+    """Return what `_schedule_entries` wrote."""
+    names = {*(stage.value for stage in Stage), "readers"}
+    if not isinstance(entries, dict) or set(entries) != names:
+        raise TypeError(f"`schedule` must be an object with exactly {', '.join(sorted(names))}.")
+    stages = {stage.value: _stored_blocks(entries[stage.value]) for stage in Stage}
+    made = Schedule(**stages, readers=entries["readers"])
+    if _schedule_entries(made) != entries:
+        raise ValueError("`schedule` must be written as this release writes it.")
+    return made
+
+
+def _stored_blocks(entries: object) -> ProposalSchedule | tuple[ProposalSchedule, ...] | None:
+    if entries is None:
+        return None
     names = {"count", "sigma", "rho"}
     if not isinstance(entries, list) or not all(isinstance(entry, dict) and set(entry) == names for entry in entries):
-        raise TypeError("`schedule` must be a list of objects with exactly count, sigma and rho.")
+        raise TypeError("`schedule` must have a list of objects with exactly count, sigma and rho for each stage.")
     # A null would be taken for a correlation that was not given, which a document always gives.
-    return _schedules([ProposalSchedule(**entry | {"rho": checks.finite("rho", entry["rho"])}) for entry in entries])
+    blocks = tuple(ProposalSchedule(**entry | {"rho": checks.finite("rho", entry["rho"])}) for entry in entries)
+    return blocks[0] if len(blocks) == 1 else blocks
+
+
+def _entry(value: PerCoordinate | None) -> object:
+    """Return what JSON holds for one number, one per coordinate, or one per name. It may be absent or infinite."""
+    if isinstance(value, Mapping):
+        return {name: encode_float(part) for name, part in value.items()}
+    return [encode_float(part) for part in value] if isinstance(value, tuple) else encode_float(value)
+
+
+def _coordinates(blocks: Sequence[ProposalSchedule]) -> list[int | str]:
+    """Return the places or names that blocks tell apart. There are none if every block has one scale for all."""
+    names = sorted({name for block in blocks if isinstance(block.sigma, NamedSigma) for name in block.sigma})
+    if names:
+        return [*names]
+    return [*range(max((len(block.sigma) for block in blocks if isinstance(block.sigma, tuple)), default=0))]
+
+
+def _charge_over_time(stage: Stage, blocks: Sequence[ProposalSchedule], key: int | str) -> Fraction | None:
+    """Return the greatest charge of a coordinate or named slice over the steps, None if a step has no noise there."""
+    found = [_charge_at(stage, block, key) for block in blocks]
+    known = [charge for charge in found if charge is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _charge_at(stage: Stage, block: ProposalSchedule, key: int | str) -> Fraction | None:
+    sigma: float | None = None
+    if isinstance(block.sigma, float) and isinstance(key, int):
+        sigma = block.sigma
+    elif isinstance(block.sigma, tuple) and isinstance(key, int) and key < len(block.sigma):
+        sigma = block.sigma[key]
+    elif isinstance(block.sigma, NamedSigma) and isinstance(key, str):
+        sigma = block.sigma.get(key, 0.0)
+    if sigma is None:
+        raise ValueError(f"`{stage.value}` must be one number, or given as its `sigma` is, {block.sigma}, got {key!r}.")
+    return block.charge_of(sigma) if sigma > 0.0 else None
+
+
+def _without_noise(stage: Stage, blocks: Sequence[ProposalSchedule]) -> str | None:
+    """Return the premise about coordinates without noise, None if every coordinate has noise at every step."""
+    keys = _coordinates(blocks)
+    if not keys:
+        return None
+    noisy = [key for key in keys if _charge_over_time(stage, blocks, key) is not None]
+    if isinstance(keys[0], str):
+        shown = ", ".join(str(key) for key in noisy) or "no slice at every step"
+        return f"Of the observation, only these slices have noise: {shown}. Errors elsewhere are outside of the claim."
+    silent = [str(key) for key in keys if key not in noisy]
+    if not silent:
+        return None
+    places = f"{stage.value} coordinate{'s' * (len(silent) > 1)} {', '.join(silent)}"
+    return f"There is no noise on {places}, counted from 0. Shifts there are outside of the claim."
 
 
 def _ball(mu: float, charge: Fraction) -> float:

@@ -21,6 +21,7 @@ from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, schema_of
 from ccfs.runs.run import run
+from ccfs.runtime.wrapper import Widths
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")
@@ -73,7 +74,9 @@ def test_readme_example_needs_fifteen_lines_and_two_imports() -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [schema_of(kind, 1) for kind in (StepRow, TrajectoryRow, ShiftRow)], ids=["steps", "lines", "private"]
+    "schema",
+    [schema_of(kind, Widths(1, 1, 1)) for kind in (StepRow, TrajectoryRow, ShiftRow)],
+    ids=["steps", "lines", "private"],
 )
 def test_formats_name_every_column(schema) -> None:
     documented = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", text_of("docs/formats.md"), re.M))))
@@ -85,7 +88,7 @@ def test_formats_name_every_key_of_a_certificate(place: Path) -> None:
     (path,) = place.glob("RUN/certificates/steering/one/*.json")
     document = RunCertificate.from_bytes(path.read_bytes(), where="c")
     claim = document.model_dump()["claim"]
-    assert len(claim) == 13
+    assert len(claim) == 15
     for key in [*RunCertificate.model_fields, *claim]:
         assert f"| `{key}` |" in text, key
 

@@ -64,6 +64,14 @@ def documents(finished, tmp_path_factory):
     return found
 
 
+# The version of each document that is not in its first one.
+VERSIONS = {"certificate": 2, "trajectory": 2}
+
+
+def format_of(kind):
+    return f"ccfs/{kind}/{VERSIONS.get(kind, 1)}"
+
+
 def faults(value, part, whole, at="$"):
     """Yield where a value breaks a schema: a second reading, by the keywords of JSON Schema and not by pydantic."""
     if "$ref" in part:
@@ -126,7 +134,7 @@ def test_schema_describes_every_key_of_every_table(kind):
         elif isinstance(part, list):
             pending += [(f"{at}.{i}", inner) for i, inner in enumerate(part)]
     assert missing == []
-    assert whole["properties"]["format"]["const"] == f"ccfs/{kind}/1"
+    assert whole["properties"]["format"]["const"] == format_of(kind)
     assert kind == "protocol" or set(whole["required"]) == set(whole["properties"])
 
 
@@ -143,7 +151,7 @@ def test_real_document_fits_the_shipped_schema_and_a_changed_one_does_not(docume
     document = documents[kind]
     assert list(faults(document, whole, whole)) == []
     assert isinstance(document, dict)
-    assert document["format"] == f"ccfs/{kind}/1"
+    assert document["format"] == format_of(kind)
     model_of(kind).model_validate_json(json.dumps(document))
     for broken in ({**document, "more": 1}, {**document, "format": "ccfs/other/1"}, [document]):
         assert list(faults(broken, whole, whole)) != []
@@ -154,7 +162,7 @@ def test_real_document_fits_the_shipped_schema_and_a_changed_one_does_not(docume
 def test_every_json_file_of_a_run_is_a_document(finished):
     names = [name for name in finished.files() if name.endswith(".json")]
     formats = {json.loads(finished.read(name))["format"] for name in names}
-    assert formats == {f"ccfs/{kind}/1" for kind in ("protocol", "provenance", "manifest", "batch", "certificate")}
+    assert formats == {format_of(kind) for kind in ("protocol", "provenance", "manifest", "batch", "certificate")}
 
 
 def test_certificate_is_nested_and_no_text_inside_holds_json(documents):
@@ -169,16 +177,16 @@ def test_certificate_is_nested_and_no_text_inside_holds_json(documents):
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ("ccfs/manifest/1", "has the format 'ccfs/manifest/1'; this release reads 'ccfs/certificate/1'"),
-        ("ccfs/certificate/2", "has the format 'ccfs/certificate/2'; this release reads 'ccfs/certificate/1'"),
+        ("ccfs/manifest/1", "has the format 'ccfs/manifest/1'; this release reads 'ccfs/certificate/2'"),
+        ("ccfs/certificate/1", "has the format 'ccfs/certificate/1'; this release reads 'ccfs/certificate/2'"),
         ("ccfs-run-certificate-1", "'ccfs-run-certificate-1' of the first edition; .* Run the protocol again"),
-        (None, "has no `format`; this release reads 'ccfs/certificate/1', and no file of the first edition"),
+        (None, "has no `format`; this release reads 'ccfs/certificate/2', and no file of the first edition"),
         (1, "has the format 1; this release reads"),
     ],
 )
 def test_reader_refuses_another_kind_or_version_and_names_both(documents, found, words):
     with pytest.raises(DocumentError, match=words):
-        refuse_other_format(found, "ccfs/certificate/1")
+        refuse_other_format(found, "ccfs/certificate/2")
     content = json.dumps({**documents["certificate"], "format": found}).encode()
     with pytest.raises(NotACertificateError, match=words):
         RunCertificate.from_bytes(content, where="c.json")

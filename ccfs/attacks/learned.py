@@ -119,7 +119,7 @@ class DangerBurstShift:
         direction = np.array([_THRUST_GAIN * flips * math.cos(bearing), math.sin(bearing)])
         direction = np.rint(direction / _GRID) * _GRID  # the last bits of exp, cos and sin differ between machines
         # Energy grows with the square of the norm, so an equal share of it is a norm divided by a root.
-        return fit(direction, allowance / math.sqrt(left))
+        return fit(direction, allowance / math.sqrt(left), history.scales)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,12 +28,20 @@ __all__ = [
 ]
 
 
-def fit(direction: Vector, norm: float) -> Vector:
+def fit(direction: Vector, norm: float, scales: Vector | None = None) -> Vector:
     """Return `direction` scaled to the length `norm`: at most a few roundings below it, and never above.
 
     A direction that is zero or not finite gives the zero shift.
+
+    Args:
+        direction: where to push.
+        norm: the length, such as a share of the allowance.
+        scales: as `PublicHistory.scales` has them. If they differ, the shift has the energy of a shift of this length
+            along the narrowest coordinate: it is longer where there is more noise, and 0 where there is none.
     """
     vector = np.array(direction, dtype=np.float64)
+    if scales is not None and _differ(scales) and scales.shape == vector.shape:
+        return _fit_ellipsoid(vector, norm, scales)
     largest = float(np.abs(vector).max(initial=0.0))
     if not (norm > 0.0 and largest > 0.0 and math.isfinite(largest)):
         return np.zeros_like(vector)
@@ -48,10 +56,43 @@ def fit(direction: Vector, norm: float) -> Vector:
     return vector
 
 
-def _even(history: PublicHistory, allowance: float, norm: float | None) -> float:
-    """Return the fixed norm as far as allowed. Without one, return an even share of the energy that is left."""
-    share = allowance / math.sqrt(max(history.horizon - history.t, 1)) if norm is None else norm
-    return min(share, allowance)
+def _differ(scales: Vector) -> bool:
+    return not bool((scales == scales[:1]).all())
+
+
+def _fit_ellipsoid(vector: Vector, norm: float, scales: Vector) -> Vector:
+    """Return the vector at the size norm / least scale in units of the scales, and 0 where the scale is 0."""
+    noisy = scales > 0.0
+    least = float(scales[noisy].min())
+    whitened = np.zeros_like(vector)
+    whitened[noisy] = vector[noisy] / (scales[noisy] / least)
+    unit = fit(whitened, norm)
+    shift = np.zeros_like(vector)
+    shift[noisy] = unit[noisy] * (scales[noisy] / least)
+    # Scales are roots that were rounded down, so their squares are below those of the ledger by less than 2^-51.
+    limit = Fraction(norm) ** 2 * (1 - Fraction(1, 2**49)) / Fraction(least) ** 2
+    shrink = 2.0**-52
+    while _squared_size(shift, scales) > limit:
+        shift *= 1.0 - shrink
+        shrink = min(2.0 * shrink, 0.5)
+    return shift
+
+
+def _squared_size(shift: Vector, scales: Vector) -> Fraction:
+    pairs = zip(shift.tolist(), scales.tolist(), strict=True)
+    return sum(((Fraction(value) / Fraction(scale)) ** 2 for value, scale in pairs if value), Fraction(0))
+
+
+def _push(history: PublicHistory, direction: Vector, allowance: float, norm: float | None) -> Vector:
+    """Return a shift of the fixed norm as far as allowed. Without one, an even share of the energy that is left."""
+    if norm is None:
+        share = allowance / math.sqrt(history.blocks_left)
+        return fit(direction, min(share, allowance), history.scales)
+    whole = fit(direction, min(norm, allowance), history.scales)
+    if history.scales is None or not _differ(history.scales) or float(np.linalg.norm(whole)) <= norm:
+        return whole
+    # Along a coordinate with more noise the same energy goes further than the norm that was asked for.
+    return fit(whole, norm)
 
 
 class _Memoryless:
@@ -81,7 +122,7 @@ class OpposedShift(_Memoryless):
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return the shift opposite to the center."""
-        return fit(-history.center, _even(history, allowance, self.norm))
+        return _push(history, -history.center, allowance, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +138,7 @@ class ConstantShift(_Memoryless):
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return the shift along the direction."""
-        return fit(np.array(self.direction), _even(history, allowance, self.norm))
+        return _push(history, np.array(self.direction), allowance, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +152,7 @@ class RandomShift(_Memoryless):
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return a shift in a fresh random direction."""
-        return fit(rng.standard_normal(history.center.shape), _even(history, allowance, self.norm))
+        return _push(history, rng.standard_normal(history.center.shape), allowance, self.norm)
 
 
 class Critic(Protocol):
@@ -145,7 +186,7 @@ class GreedyShift(_Memoryless):
         scores = np.asarray(self.critic(history.observation, history.center + probes), dtype=np.float64)
         if scores.shape != (self.probes,) or not np.isfinite(scores).all():
             raise ValueError(f"`critic` must return {self.probes} finite scores, got {scores!r}.")
-        return fit(probes[int(scores.argmax())], _even(history, allowance, self.norm))
+        return _push(history, probes[int(scores.argmax())], allowance, self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +204,7 @@ class BurstShift(_Memoryless):
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
         """Return the whole allowance at the chosen step, zero elsewhere."""
         direction = -history.center if self.direction is None else np.array(self.direction)
-        return fit(direction, allowance if history.t == self.step else 0.0)
+        return fit(direction, allowance if history.t == self.step else 0.0, history.scales)
 
 
 @dataclass(frozen=True, kw_only=True)

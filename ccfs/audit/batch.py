@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
-from ccfs.attacks.ledger import EnergyLedger
+from ccfs.attacks.ledger import EnergyLedger, attacked_stages
+from ccfs.certificates.schedule import Stage
 from ccfs.files.digests import file_digest
 from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
@@ -17,17 +19,19 @@ from ccfs.runs.batches import Batch, Journal
 from ccfs.runs.build import attack_limit
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import (
+    NO_VECTORS,
     ShiftRow,
     StepRow,
     TrajectoryRow,
     chain_start,
     chain_step,
-    dimension_of,
     lines_of,
     schema_of,
+    widths_of,
 )
 from ccfs.runs.store import Store
 from ccfs.runs.trial import trajectory_row
+from ccfs.runtime.wrapper import Widths
 
 __all__ = ["batch_faults"]
 
@@ -57,19 +61,27 @@ def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec 
         except (OSError, pa.ArrowException) as error:
             yield f"{name}: cannot be read: {error}"
             return
-    dimension = dimension_of(StepRow, tables[batch.traces])
+    try:
+        widths = widths_of(tables[batch.traces])
+    except ValueError as error:
+        yield f"{batch.traces}: {error}"
+        return
     for name, table in tables.items():
-        if not table.schema.equals(schema_of(kinds[name], dimension), check_metadata=True):
+        expected = schema_of(kinds[name], NO_VECTORS if kinds[name] is TrajectoryRow else widths)
+        if not table.schema.equals(expected, check_metadata=True):
             yield f"{name}: has other columns than this format."
             return
+    if (widths.sensor > 0) != (arm.schedule.sensor is not None):
+        yield f"{batch.traces}: must have readings if, and only if, the schedule has a sensor stage."
+        return
     steps, lines = lines_of(StepRow, tables[batch.traces]), lines_of(TrajectoryRow, tables[batch.trajectories])
-    yield from _trial_faults(protocol, arm, batch, steps, lines, dimension)
+    yield from _trial_faults(protocol, arm, batch, steps, lines, widths)
     if attack is not None:
         yield from _energy_faults(protocol, arm, attack, batch, steps, lines_of(ShiftRow, tables[batch.private]))
 
 
 def _trial_faults(
-    protocol: Protocol, arm: Arm, batch: Batch, steps: list[StepRow], rows: list[TrajectoryRow], dimension: int
+    protocol: Protocol, arm: Arm, batch: Batch, steps: list[StepRow], rows: list[TrajectoryRow], widths: Widths
 ) -> Iterator[str]:
     trace_file, row_file = batch.traces, batch.trajectories
     if tuple(row.trial for row in rows) != batch.trials:
@@ -88,7 +100,7 @@ def _trial_faults(
             yield f"{row_file}: trial {row.trial} has reset seed {row.reset_seed}, not the protocol's."
         if [step.t for step in found] != list(range(len(found))) or len(found) > protocol.horizon:
             yield f"{trace_file}: trial {row.trial} must have the steps 0, 1, ... within the horizon."
-        chain, fault = _chain(row, found, dimension)
+        chain, fault = _chain(row, found, widths)
         if fault is not None:
             yield f"{trace_file}: trial {row.trial}: the hash chain breaks at step {fault}."
         again = trajectory_row(row, chain, found)
@@ -98,13 +110,13 @@ def _trial_faults(
             yield f"{row_file}: trial {row.trial} has the outcome {row.outcome!r}, which its steps contradict."
 
 
-def _chain(row: TrajectoryRow, steps: list[StepRow], dimension: int) -> tuple[bytes, int | None]:
+def _chain(row: TrajectoryRow, steps: list[StepRow], widths: Widths) -> tuple[bytes, int | None]:
     """Return the chain's last value and the first step where the stored one differs."""
     if not steps and row.outcome == Outcome.CRASHED.value and row.chain == b"\0" * 32:
         return row.chain, None  # the reset itself crashed: there is no first observation
-    chain = chain_start(row.reset_seed, dimension, row.first_observation)
+    chain = chain_start(row.reset_seed, widths, row.first_observation)
     for step in steps:
-        chain = chain_step(chain, step)
+        chain = chain_step(chain, step, widths)
         if chain != step.chain:
             return chain, step.t
     return chain, None
@@ -135,19 +147,47 @@ def _energy_faults(
     protocol: Protocol, arm: Arm, attack: AttackSpec, batch: Batch, steps: list[StepRow], shifts: list[ShiftRow]
 ) -> Iterator[str]:
     """Charge every stored shift again."""
-    private = batch.private
-    if [(shift.trial, shift.t) for shift in shifts] != [(step.trial, step.t) for step in steps]:
-        yield f"{private}: must hold one shift for each step."
+    private, plan = batch.private, arm.schedule.plan
+    if not _covers(shifts, steps):
+        yield f"{private}: must hold the shifts of each step, and at most those of one more in each trial."
         return
+    stages = attacked_stages(plan, attack.stage)
     limit = attack_limit(attack, arm)
     for trial, group in groupby(shifts, key=lambda shift: shift.trial):
-        ledger = EnergyLedger(limit=limit, schedule=arm.schedule.blocks)
-        for shift in group:
+        ledger = EnergyLedger(limit=limit, schedule=plan, stage=attack.stage)
+        lines = list(group)
+        taken = sum(step.trial == trial for step in steps)
+        for shift in lines:
             try:
-                energy = ledger.commit(shift.t, np.array(shift.shift))
+                fault = _energy_fault(ledger, shift, stages, is_step=shift.t < taken)
             except ValueError as error:
-                yield f"{private}: trial {trial}: {error}"
+                fault = f": {error}"
+            if fault is not None:
+                yield f"{private}: trial {trial}{fault}"
                 break
-            if (energy, ledger.spent) != (shift.energy, shift.spent):
-                yield f"{private}: trial {trial} has another energy at step {shift.t} than its shift costs."
-                break
+
+
+def _covers(shifts: list[ShiftRow], steps: list[StepRow]) -> bool:
+    """Return whether there is one line per step, in order, and at most one more after the last step of a trial."""
+    counts = Counter(step.trial for step in steps)
+    groups = [(trial, [line.t for line in group]) for trial, group in groupby(shifts, key=lambda line: line.trial)]
+    if len({trial for trial, _ in groups}) != len(groups) or not set(counts) <= {trial for trial, _ in groups}:
+        return False
+    return all(times in ([*range(counts[trial])], [*range(counts[trial] + 1)]) for trial, times in groups)
+
+
+def _energy_fault(ledger: EnergyLedger, line: ShiftRow, stages: Sequence[Stage], *, is_step: bool) -> str | None:
+    """Charge the shifts of one line again, and return what is wrong with them."""
+    given = {Stage.SENSOR: line.sensor, Stage.ACTION: line.shift, Stage.SCORE: line.shift}
+    for stage in Stage:
+        shift = given[stage]
+        if stage in stages and shift is not None:
+            ledger.commit(line.t, np.array(shift), stage)
+        elif stage in stages and (is_step or stage is Stage.SENSOR):
+            return f" has no shift of the {stage.value} stage at step {line.t}."
+    is_sensor, is_deciding = Stage.SENSOR in stages, bool(set(stages) - {Stage.SENSOR})
+    if (line.sensor is not None and not is_sensor) or (line.shift is not None and not is_deciding):
+        return f" has a shift of a stage that the attack does not shift at step {line.t}."
+    if (ledger.spent_in_step, ledger.spent) != (line.energy, line.spent):
+        return f" has another energy at step {line.t} than its shift costs."
+    return None

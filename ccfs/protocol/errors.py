@@ -54,7 +54,7 @@ def _path(location: tuple[int | str, ...]) -> Path:
 
 def _is_variant(part: str) -> bool:
     """Return whether a part of pydantic's path names a member of a union and not a key of the file."""
-    return part.startswith(_VARIANTS) or part in ("constant", "per-step")
+    return part.startswith(_VARIANTS) or part in ("constant", "per-step") or part.startswith("sigma-")
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> set[str]:

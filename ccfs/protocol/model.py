@@ -17,6 +17,7 @@ from pydantic import (
     model_validator,
 )
 
+from ccfs.attacks.ledger import attacked_stages
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json, text_digest
@@ -120,15 +121,14 @@ class Protocol(Part, Document):
             if len(set(names)) != len(names):
                 raise ValueError(f"`{key}` must have different names, got {names}")
         for schedule in self.schedules:
-            if not isinstance(schedule.action, tuple):
-                continue
-            if len(schedule.action) != self.horizon:
+            length = schedule.plan.length
+            if length not in (None, self.horizon):
                 raise ValueError(
                     f"`schedules` {schedule.name!r} must have one block for each step of horizon {self.horizon}, "
-                    f"got {len(schedule.action)}"
+                    f"got {length}"
                 )
-            if any(attack.budget is not None for attack in self.attacks):
-                raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
+            for attack in self.attacks:
+                _refuse_other_stages(attack, schedule)
         # A listed cohort is no sample of a law, so its trials are not identically distributed. The binomial bounds need
         # that they are.
         is_cohort = self.trials.seeds is not None
@@ -205,6 +205,17 @@ class Protocol(Part, Document):
         content["quick_look_of"] = self.quick_look_of or self.hash
         name = f"{self.name[:60]}-first-{count}"
         return parse_protocol({**content, "name": name}, where=self.name)
+
+
+def _refuse_other_stages(attack: AttackSpec, schedule: ScheduleSpec) -> None:
+    """Raise if an attack shifts a stage without noise, or if its budget is no fixed energy."""
+    try:
+        stages = attacked_stages(schedule.plan, attack.stage)
+    except ValueError as error:
+        text = f"{error}".rstrip(".")
+        raise ValueError(f"`attacks` {attack.name!r} does not fit `schedules` {schedule.name!r}: {text}") from None
+    if attack.budget is not None and any(isinstance(schedule.plan.of(stage), tuple) for stage in stages):
+        raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
 
 
 def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:

@@ -6,9 +6,19 @@ import math
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from ccfs.certificates.schedule import ProposalSchedule, Schedule
+from ccfs.certificates.schedule import Blocks, ProposalSchedule, Schedule
 from ccfs.protocol.registry import ALL_OF, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
@@ -29,6 +39,7 @@ __all__ = [
     "ProgramSpec",
     "Reference",
     "ScheduleSpec",
+    "SensorSpec",
     "StopSpec",
     "VerifierSpec",
 ]
@@ -138,11 +149,36 @@ class ControllerSpec(Reference):
     )
 
 
+PositiveNumber = Annotated[float, Field(gt=0.0)]
+Scale = Annotated[float, Field(ge=0.0)]
+
+
+def _sigma_kind(sigma: object) -> str:
+    return (
+        "sigma-list" if isinstance(sigma, (list, tuple)) else "sigma-table" if isinstance(sigma, dict) else "sigma-one"
+    )
+
+
+Scales = Annotated[
+    Annotated[PositiveNumber, Tag("sigma-one")] | Annotated[tuple[Scale, ...], Tag("sigma-list")],
+    Discriminator(_sigma_kind),
+]
+NamedScales = Annotated[
+    Annotated[PositiveNumber, Tag("sigma-one")]
+    | Annotated[tuple[Scale, ...], Tag("sigma-list")]
+    | Annotated[dict[str, PositiveNumber], Tag("sigma-table")],
+    Discriminator(_sigma_kind),
+]
+
+
 class BlockSpec(Part):
     """One proposal block: so many correlated Gaussian draws around the center. Give `rho` or `multiplier`, not both."""
 
     count: int = Field(ge=1, description="Number of proposals in the block, N.")
-    sigma: float = Field(gt=0.0, description="Standard deviation of each proposal, in the units of the action.")
+    sigma: Scales = Field(
+        description="Standard deviation of each proposal, in the units of the action or score. A list has one number "
+        "per coordinate. A coordinate with 0 has no noise and is outside of the claim."
+    )
     rho: float | None = Field(
         default=None,
         ge=0.0,
@@ -177,20 +213,73 @@ BlockPlan = Annotated[
 ]
 
 
-class ScheduleSpec(Part):
-    """A named schedule: the plan of the blocks that the action stage draws over time."""
+class SensorSpec(Part):
+    """The noise of each observation that is read."""
 
-    name: Name = Field(description="Second part of the name of its arms. Names an arm in tables and folders.")
-    action: BlockPlan = Field(
-        description="Block of the action stage: one for every step, or a list with one per step of the horizon."
+    sigma: NamedScales = Field(
+        description="Standard deviation of the noise, in the units of the observation. A list has one number per "
+        "coordinate. A table has one number per named slice, such as `{ goal_lidar = 0.05 }`. A coordinate with 0, or "
+        "in no slice, has no noise and is outside of the claim."
+    )
+    readers: Literal["all", "controller"] = Field(
+        default="all",
+        description='Who reads the noisy observation. With "controller", verifier and fallbacks read the true one. The '
+        "certificate says so.",
     )
 
+    @model_validator(mode="after")
+    def _is_one_block(self) -> SensorSpec:
+        self.schedule  # noqa: B018  # made for its own checks, which then name the key
+        return self
+
     @property
-    def blocks(self) -> Schedule:
+    def schedule(self) -> ProposalSchedule:
+        """The block as the runtime takes it."""
+        return ProposalSchedule(count=1, sigma=self.sigma)
+
+
+class ScheduleSpec(Part):
+    """A named schedule: for each stage with noise, its plan of blocks over time."""
+
+    name: Name = Field(description="Second part of the name of its arms. Names an arm in tables and folders.")
+    action: BlockPlan | None = Field(
+        default=None,
+        description="Block of the action stage: one for every step, or a list with one per step of the horizon. The "
+        "proposals are noisy actions. It is for Box spaces.",
+    )
+    score: BlockPlan | None = Field(
+        default=None,
+        description="Block of the score stage, as that of the action stage. A proposal is the action with the greatest "
+        "noisy score. It is for Discrete and MultiDiscrete spaces.",
+    )
+    sensor: SensorSpec | None = Field(default=None, description="Noise of the observations that are read.")
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        # A stage that is not there leaves no key, so that it does not change the hash of a schedule without it.
+        return {key: value for key, value in content.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _has_stages_that_fit(self) -> ScheduleSpec:
+        self.plan  # noqa: B018  # made for its own checks
+        return self
+
+    @property
+    def plan(self) -> Schedule:
         """The schedule as the runtime takes it."""
-        if isinstance(self.action, BlockSpec):
-            return self.action.schedule
-        return tuple(block.schedule for block in self.action)
+        return Schedule(
+            action=_blocks(self.action),
+            score=_blocks(self.score),
+            sensor=None if self.sensor is None else self.sensor.schedule,
+            readers="all" if self.sensor is None else self.sensor.readers,
+        )
+
+
+def _blocks(plan: BlockSpec | tuple[BlockSpec, ...] | None) -> Blocks | None:
+    if isinstance(plan, tuple):
+        return tuple(block.schedule for block in plan)
+    return None if plan is None else plan.schedule
 
 
 class VerifierSpec(Reference):
@@ -248,20 +337,37 @@ class AttackSpec(Part):
         description='The shift rule: the short name of a shipped one, or "module:callable" of your own.'
     )
     arguments: Arguments = Field(default_factory=dict, description=_ARGUMENTS)
+    stage: Literal["sensor", "action", "score", "all"] | None = Field(
+        default=None,
+        description='The stage that it shifts. With "all" it shifts every stage that has noise. Without it, the action '
+        "or score stage, or the sensor stage if it is the only one.",
+    )
     budget: float | None = Field(
-        default=None, ge=0.0, description="Greatest Euclidean size of all shifts of a trial together."
+        default=None,
+        ge=0.0,
+        description="Greatest Euclidean size of all shifts of a trial together, in the units of the stage. If `sigma` "
+        "is a list or table, it is the size along the coordinate with the least noise.",
     )
     energy: float | None = Field(
         default=None,
         ge=0.0,
-        description="Greatest energy of a trial, the sum of κ‖Δ‖²/σ² over its steps. Give it instead of `budget` "
-        "if the block of a schedule differs from step to step.",
+        description="Greatest energy of a trial, the sum of κ‖Δ‖²/σ² over its stages and steps. Give it instead of "
+        "`budget` if the attack shifts all stages, or if the block of a schedule differs from step to step.",
     )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.stage is None:  # so that the key changes the hash of attacks that give it only
+            content.pop("stage", None)
+        return content
 
     @model_validator(mode="after")
     def _has_one_limit(self) -> AttackSpec:
         if (self.budget is None) == (self.energy is None):
             raise ValueError("give `budget` or `energy`, and only one of them")
+        if self.stage == "all" and self.budget is not None:
+            raise ValueError('give `energy` with stage = "all", because stages have different units')
         if self.name == NOMINAL:
             raise ValueError(f"the name {NOMINAL!r} is for trials without shift")
         return self

@@ -252,9 +252,9 @@ def proposal_bins(count: int) -> list[tuple[str, int]]:
 
 def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> Sources:
     """Count each step's source over the trials of an arm. A trial that abstained stays counted as abstained."""
-    schedules = arm.schedule.blocks
-    block = max(entry.count for entry in schedules) if isinstance(schedules, tuple) else schedules.count
-    bins = proposal_bins(block)
+    plan = arm.schedule.plan
+    counts_of = [1] if plan.deciding is None else [entry.count for entry in plan.blocks(plan.deciding)]
+    bins = proposal_bins(max(counts_of))
     fallbacks = [f"fallback {part.name}" for part in protocol.program.fallbacks]
     names = (*(name for name, _ in bins), *fallbacks, "abstained")
     counts = np.zeros((len(names), protocol.horizon), dtype=np.int64)

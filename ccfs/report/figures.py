@@ -98,7 +98,7 @@ def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> 
             continue
         if attack.budget is None:
             # Drawn at the Euclidean budget that has this energy at the greatest charge. Certified by its energy.
-            size = math.sqrt(attack.energy_limit / max(proof.charges))
+            size = math.sqrt(attack.energy_limit / proof.charge)
             limit = f"energy {exact_text(attack.energy_limit)}"
             certified = event_lower(proof.p_lower, math.nextafter(math.sqrt(attack.energy_limit), math.inf))
         else:
@@ -235,7 +235,7 @@ def _probability_chart(reach: float, least: float, label: str) -> Chart:
 def _reach(proofs: Sequence[TrajectoryCertificate], rates: Sequence[Observed]) -> float:
     budgets = [proof.budget for proof in proofs if proof.budget is not None and proof.budget < math.inf]
     reach = max([1.6 * budget for budget in budgets] + [1.4 * rate.budget for rate in rates], default=0.0)
-    return reach if reach > 0.0 else max(1.0 / math.sqrt(max(proof.charges)) for proof in proofs)
+    return reach if reach > 0.0 else max(1.0 / math.sqrt(proof.charge) for proof in proofs)
 
 
 def _region(chart: Chart, points: Sequence[tuple[float, float]], floor: Sequence[tuple[float, float]]) -> Markup:

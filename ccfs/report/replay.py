@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +22,8 @@ from ccfs.runs.store import Store
 from ccfs.runtime.environment import Signals, inner_step
 from ccfs.runtime.grid import Grid
 from ccfs.runtime.interfaces import Vector
+from ccfs.runtime.program import Choices
+from ccfs.runtime.wrapper import Widths
 
 __all__ = [
     "ARMS",
@@ -75,13 +78,16 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
     observation, _ = env.reset(seed=row.reset_seed)
     digest = observation_digest(grid(observation))
     _refuse(digest != row.first_observation, row, "the first observation")
-    chain = chain_start(row.reset_seed, int(np.prod(env.action_space.shape or ())), digest)
+    choices = Choices.of(env.action_space)
+    widths = _widths(env, choices, steps)
+    chain = chain_start(row.reset_seed, widths, digest)
     discs, causes = list(scene.discs()), ""
     path, nearest, acted = [scene.place()], [], []
     done = [step for step in steps if step.action is not None]
     for step in done:
         nearest.append(scene.nearest() or (np.nan, np.nan))
-        got = inner_step(env, np.array(step.action, dtype=env.action_space.dtype), signals)
+        action = np.array(step.action, dtype=env.action_space.dtype)
+        got = inner_step(env, action[0] if choices is not None and choices.is_single else action, signals)
         digest = observation_digest(grid(got.observation))
         _refuse(digest != step.observation, row, f"the observation after step {step.t}")
         line = step._replace(
@@ -92,7 +98,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
             truncated=got.truncated or step.t + 1 == protocol.horizon,  # as the wrapper has it
             observation=digest,
         )
-        chain = chain_step(chain, line)
+        chain = chain_step(chain, line, widths)
         # The chain covers what the environment gives now, so a stored number that was changed alone would not show
         # in it. Compared by repr, NaN equals itself.
         is_other = repr((got.reward, got.cost, got.goal)) != repr((step.reward, step.cost, step.goal))
@@ -113,6 +119,16 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
         causes=causes,
         discs=tuple(discs),
     )
+
+
+def _widths(env: gymnasium.Env[Vector, Vector], choices: Choices | None, steps: Sequence[StepRow]) -> Widths:
+    """Return how many numbers a center, an action and a reading have."""
+    has_sensor = any(step.reading is not None for step in steps)
+    sensor = int(np.prod(env.observation_space.shape or ())) if has_sensor else 0
+    if choices is not None:
+        return Widths(choices.scores, len(choices.counts), sensor)
+    size = int(np.prod(env.action_space.shape or ()))
+    return Widths(size, size, sensor)
 
 
 def _refuse(differs: bool, row: TrajectoryRow, what: str) -> None:

@@ -47,6 +47,7 @@ class AttackedCount(Table):
     """What was observed under one attack. It is no part of the claim."""
 
     attack: Name = Field(description="Name of the attack in the protocol.")
+    stages: tuple[StageName, ...] = Field(min_length=1, description="The stages that it shifts.")
     budget: float | None = Field(description="Its Euclidean budget, or null if it has a limit of energy.")
     energy_limit: float = Field(description="Its limit, as energy of this arm.")
     energy: float = Field(description="The greatest energy that a trial spent.")
@@ -54,12 +55,30 @@ class AttackedCount(Table):
     trials: int = Field(ge=0, description="Trials under this attack.")
 
 
+StageName = Literal["sensor", "action", "score"]
+_PER_COORDINATE = "One number for all coordinates, a list with one per coordinate, or a table with one per named slice."
+
+
 class BlockRecord(Table):
     """One proposal block as it was drawn."""
 
     count: int = Field(ge=1, description="Number of proposals in the block.")
-    sigma: float = Field(gt=0.0, description="Standard deviation of each proposal.")
+    sigma: float | tuple[float, ...] | dict[str, float] = Field(
+        description=f"Standard deviation of each proposal. {_PER_COORDINATE} A coordinate with 0, or in no slice, has "
+        "no noise."
+    )
     rho: float = Field(ge=0.0, lt=1.0, description="Correlation between two proposals.")
+
+
+class ScheduleRecord(Table):
+    """The blocks of each stage: one for every step, or one per step. Null is a stage without noise."""
+
+    sensor: tuple[BlockRecord, ...] | None = Field(description="Noise of the observations that are read.")
+    action: tuple[BlockRecord, ...] | None = Field(description="Blocks around the controller's action.")
+    score: tuple[BlockRecord, ...] | None = Field(description="Blocks around the controller's scores.")
+    readers: Literal["all", "controller"] = Field(
+        description='Who reads the noisy observation. With "controller", verifier and fallbacks read the true one.'
+    )
 
 
 class ClaimRecord(Table):
@@ -74,18 +93,25 @@ class ClaimRecord(Table):
     bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
         description="How the counts became the lower bound."
     )
-    schedule: tuple[BlockRecord, ...] = Field(
-        min_length=1, description="The proposal block of every step, or a list with one per step."
-    )
+    schedule: ScheduleRecord = Field(description="The blocks of each stage.")
     p_lower: float = Field(ge=0.0, le=1.0, description="Lower bound on the nominal probability, rounded down.")
     mu: Infinite | None = Field(
         description="Square root of the greatest energy that is covered, rounded down. Null certifies nothing."
     )
     budget: Infinite | None = Field(
-        description="Certified Euclidean shift budget, rounded down. Null says that the target is not certified."
+        description="Certified Euclidean shift budget, rounded down. Null says that the target is not certified. It is "
+        "that of the action or score stage, or of the sensor stage if it is the only one."
     )
-    charges: tuple[float, ...] = Field(
-        description="Energy of a shift of norm 1, one number for every step or one per step."
+    budgets: dict[StageName, Infinite | None] = Field(
+        description="Certified Euclidean shift budget of each stage if no other one is shifted, rounded down."
+    )
+    axes: dict[StageName, Infinite | tuple[Infinite, ...] | dict[str, Infinite] | None] = Field(
+        description="How far the coordinates of each stage may be shifted if nothing else is, rounded down. "
+        f"{_PER_COORDINATE}"
+    )
+    charges: dict[StageName, tuple[Infinite | tuple[Infinite, ...] | dict[str, Infinite], ...]] = Field(
+        description="Energy of a shift by 1 for each stage, rounded up, one entry for every step or one per step. "
+        f"{_PER_COORDINATE}"
     )
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
 
@@ -93,16 +119,16 @@ class ClaimRecord(Table):
 class TrajectoryDocument(ClaimRecord, Document):
     """A trajectory certificate on its own, as `TrajectoryCertificate.to_json` writes it."""
 
-    format: Literal["ccfs/trajectory/1"] = Field(
-        default="ccfs/trajectory/1", description="Kind and version of this document."
+    format: Literal["ccfs/trajectory/2"] = Field(
+        default="ccfs/trajectory/2", description="Kind and version of this document."
     )
 
 
 class RunCertificate(Document):
     """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
 
-    format: Literal["ccfs/certificate/1"] = Field(
-        default="ccfs/certificate/1", description="Kind and version of this document."
+    format: Literal["ccfs/certificate/2"] = Field(
+        default="ccfs/certificate/2", description="Kind and version of this document."
     )
     protocol: Digest = Field(description="Hash of the protocol.")
     arm: ArmName = Field(description="Name of the arm: controller/schedule.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ccfs.attacks.ledger import attacked_stages
 from ccfs.files.digests import file_digest
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
@@ -95,6 +96,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     attacks=tuple(
                         AttackedCount(
                             attack=spec.name,
+                            stages=tuple(stage.value for stage in attacked_stages(arm.schedule.plan, spec.stage)),
                             budget=spec.budget,
                             energy_limit=attack_limit(spec, arm),
                             energy=energies[spec.name],

@@ -173,7 +173,7 @@ def _curve(
             delta=protocol.claim.delta,
             family=family,
             target=protocol.claim.target,
-            schedule=arm.schedule.blocks,
+            schedule=arm.schedule.plan,
             bound=protocol.bound,
             event=f"total cost at most {at:g}",
         )

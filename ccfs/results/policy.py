@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import ProposalSchedule, as_schedule
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
 from ccfs.certificates.trajectory import Bound, TrajectoryCertificate, certify_event
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.verify import verify
@@ -44,7 +44,7 @@ def certify_policy(
     policy: Policy,
     *,
     event: Event | Callable[[Trace], bool],
-    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
     horizon: int,
     trials: int,
     target: float,
@@ -66,12 +66,14 @@ def certify_policy(
     comes from its reset seed. A trial in which anything raises is a failure.
 
     Args:
-        env: environment with a Box action space of shape (d,) and five or six return values per step.
+        env: environment with five or six return values per step. Its action space is a Box of shape (d,), a Discrete or
+            a MultiDiscrete.
         policy: gives an action for an observation. A function, a model with `predict`, or a Controller. A model of
             Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included
             (`ccfs.controllers.from_predict`).
         event: what counts as success, a function of the public trace alone.
-        schedule: law of the proposal block, one for all steps or one per step.
+        schedule: the blocks of each stage. One block for all steps, or one per step, are those of the action stage, or
+            of the score stage if actions are discrete.
         horizon: greatest number of steps.
         trials: number of trials, fixed in advance.
         target: the probability to keep, in (0, 1).
@@ -88,16 +90,15 @@ def certify_policy(
     _refuse_what_is_no_environment(env)
     allowed = AcceptAll() if verifier is None else verifier  # an empty container of rules is a verifier too
     program = CausalProgram.for_space(env.action_space, verifier=allowed, fallbacks=fallbacks)
-    wrapped = ProposalWrapper(
-        env, program=program, schedule=schedule, seed=seed, horizon=horizon, resolution=resolution
-    )
+    plan = as_schedule(schedule, program.deciding)
+    wrapped = ProposalWrapper(env, program=program, schedule=plan, seed=seed, horizon=horizon, resolution=resolution)
     check_horizon(env, horizon, name="env")
     # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
-    certify_event(0, count, delta=delta, family=family, target=target, schedule=schedule, bound=Bound.CLOPPER_PEARSON)
+    certify_event(0, count, delta=delta, family=family, target=target, schedule=plan, bound=Bound.CLOPPER_PEARSON)
     missing = shortfall(count, delta=delta, family=family, target=target, bound=Bound.CLOPPER_PEARSON)
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
-    _try_one_step(wrapped, controller, schedule, seed, {_name(event): success})
+    _try_one_step(wrapped, controller, seed, {_name(event): success})
     hits = sum(holds(success, _trace(wrapped, controller, horizon, seed, trial)) for trial in range(count))
     return certify_event(
         hits,
@@ -105,7 +106,7 @@ def certify_policy(
         delta=delta,
         family=family,
         target=target,
-        schedule=schedule,
+        schedule=plan,
         bound=Bound.CLOPPER_PEARSON,
         event=_name(event),
     )
@@ -186,7 +187,6 @@ def _name(event: Event | Callable[[Trace], bool]) -> str:
 def _try_one_step(
     wrapped: ProposalWrapper,
     controller: Controller,
-    schedule: ProposalSchedule | Sequence[ProposalSchedule],
     seed: int,
     events: dict[str, Event],
 ) -> None:
@@ -204,7 +204,7 @@ def _try_one_step(
         controller.reset()
         return controller.center(observation)
 
-    try_step(wrapped, ask, schedules=[as_schedule(schedule)], root=seed, taken=(), events=events, names=names)
+    try_step(wrapped, ask, schedules=[wrapped.schedule], root=seed, taken=(), events=events, names=names)
 
 
 def _trace(wrapped: ProposalWrapper, controller: Controller, horizon: int, seed: int, trial: int) -> Trace:

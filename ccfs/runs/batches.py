@@ -140,7 +140,7 @@ def _trial(
 def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None) -> tuple[bytes, ...]:
     protocol, arm, attack = _parts(canonical, batch)
     wrapped, controller = build_arm(protocol, arm, attack)
-    tables, rows = TrialTables(wrapped.program.dimension), []
+    tables, rows = TrialTables(wrapped.widths), []
     traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
     try:
         if expected is not None:

@@ -9,8 +9,7 @@ from typing import TypeVar, cast
 import gymnasium
 
 from ccfs.attacks.attack import Attack
-from ccfs.attacks.ledger import energy_limit
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.attacks.ledger import attacked_stages, energy_limit
 from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, target
@@ -41,7 +40,7 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
     wrapped = ProposalWrapper(
         env,
         program=build_program(protocol, env),
-        schedule=arm.schedule.blocks,
+        schedule=arm.schedule.plan,
         seed=protocol.seed,
         horizon=protocol.horizon,
         attack=None if attack is None else build_attack(protocol, attack, arm),
@@ -92,15 +91,22 @@ def build_attack(protocol: Protocol, spec: AttackSpec, arm: Arm) -> Attack:
     key = f"attacks.{protocol.attacks.index(spec)}"
     reference = Reference(make=spec.rule, arguments=spec.arguments)
     rule = cast(ShiftRule, _make(key, reference, "attack", ShiftRule))
-    return Attack(rule=rule, limit=attack_limit(spec, arm), schedule=arm.schedule.blocks)
+    try:
+        return Attack(rule=rule, limit=attack_limit(spec, arm), schedule=arm.schedule.plan, stage=spec.stage)
+    except ValueError as error:
+        raise ProtocolError(f"`{key}` does not fit schedule {arm.schedule.name!r}: {error}") from error
 
 
 def attack_limit(spec: AttackSpec, arm: Arm) -> float:
-    """Return an attack's limit as an energy under the arm's schedule."""
-    schedules = arm.schedule.blocks
-    if spec.budget is not None and isinstance(schedules, ProposalSchedule):
-        return energy_limit(spec.budget, schedules)
-    return spec.energy or 0.0
+    """Return an attack's limit as an energy under the arm's schedule.
+
+    A budget is one of the attacked stage, which has one block for every step then. The protocol refuses other budgets.
+    """
+    if spec.budget is None:
+        return spec.energy or 0.0
+    (stage,) = attacked_stages(arm.schedule.plan, spec.stage)
+    (block,) = arm.schedule.plan.blocks(stage)
+    return energy_limit(spec.budget, block)
 
 
 def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Event:

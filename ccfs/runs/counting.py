@@ -60,7 +60,7 @@ def certificate(
         delta=protocol.claim.delta,
         family=protocol.family,
         target=protocol.claim.target,
-        schedule=arm.schedule.blocks,
+        schedule=arm.schedule.plan,
         bound=bound or protocol.bound,
         event=event,
     )

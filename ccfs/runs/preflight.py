@@ -8,10 +8,11 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import cast
 
 import numpy as np
 
-from ccfs.certificates.schedule import Schedule, schedule_at
+from ccfs.certificates.schedule import Schedule
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
@@ -82,7 +83,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
                 try_step(
                     wrapped,
                     _guarded(controller, names.controller),
-                    schedules=[part.blocks for part in protocol.schedules],
+                    schedules=[part.plan for part in protocol.schedules],
                     root=protocol.seed,
                     taken=taken,
                     events=events,
@@ -123,12 +124,21 @@ def try_step(
     program = wrapped.program
     seed, observation = _reset(wrapped, taken, names.environment)
     streams = Streams(protocol=_SCOPE, root=root, arm="", trial=0, reset_seed=seed)
-    center = _center(program, ask(observation.copy()), names.controller)
+    reading = observation
+    if wrapped.schedule.sensor is not None:  # what the wrapper itself would show to the controller
+        wrapped.use_streams(streams)
+        reading, _ = wrapped.reset(seed=seed)
+    center = _center(wrapped, ask(reading.copy()), names.controller)
     noise = streams.generator(Purpose.PROPOSAL)
-    blocks = [schedule_at(schedule, 0).sample_block(center, noise) for schedule in schedules]
+    deciding = [(schedule, schedule.deciding) for schedule in schedules]
+    blocks = [
+        center[None] if stage is None else schedule.at(stage, 0).sample_block(center, noise)
+        for schedule, stage in deciding
+    ]
     if not all(entry.unverified for entry in program.fallbacks):
         blocks.append(center[None])
-    _check_verifier(program, observation, blocks, names.verifier)
+    checked = reading if wrapped.schedule.readers == "all" else observation
+    _check_verifier(program, checked, blocks, names.verifier)
     try:
         wrapped.use_streams(streams)
         wrapped.reset(seed=seed)
@@ -188,13 +198,21 @@ def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[
     raise ValueError(f"{name} must reset to an observation of finite numbers, {got}.") from cause
 
 
-def _center(program: CausalProgram, answer: object, name: str) -> Vector:
+def _center(wrapped: ProposalWrapper, answer: object, name: str) -> Vector:
+    choices = wrapped.program.choices
     try:
-        center = program.center(answer)
+        center = wrapped.center_of(answer)
     except (TypeError, ValueError) as error:
-        shape = program.low.shape
-        raise ValueError(f"`center` must be numbers of shape {shape}, got {_described(answer)} from {name}.") from error
-    if not np.isfinite(center).all():
+        shape = wrapped.program.low.shape
+        what, advice = "numbers", ""
+        if choices is not None:
+            what, advice = "scores", " A score stage needs the policy's logits or Q-values, not an action."
+        raise ValueError(
+            f"`center` must be {what} of shape {shape}, got {_described(answer)} from {name}.{advice}"
+        ) from error
+    # A score of -inf says that an action is not allowed.
+    is_usable = np.isfinite(center).all() if choices is None else choices.greatest(center[None])[1][0]
+    if not is_usable:
         raise ValueError(f"`center` must be finite, got {_described(answer)} from {name}.")
     return center
 
@@ -211,6 +229,9 @@ def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequenc
         raise ValueError(f"{name} must take an observation, but it raised {_text(error)}.") from error
     for block in blocks:
         candidates = _candidates(program, block)
+        if program.choices is not None:
+            actions, _ = program.choices.greatest(candidates)
+            candidates = cast(Vector, actions[:, 0] if program.choices.is_single else actions)
         try:
             flags: object = verifier.accepts(observation.copy(), candidates.copy())
         except (Exception, SystemExit) as error:

@@ -10,15 +10,17 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from ccfs.files.parquet import ROW_GROUP, ParquetSink
+from ccfs.runtime.wrapper import Widths
 
 __all__ = [
+    "NO_VECTORS",
     "Layout",
     "Lines",
     "LinesFile",
@@ -28,15 +30,15 @@ __all__ = [
     "TrajectoryRow",
     "chain_start",
     "chain_step",
-    "dimension_of",
     "layout_of",
     "lines_of",
     "observation_digest",
     "schema_of",
     "table_of",
+    "widths_of",
 ]
 
-FORMAT = "ccfs/trace/2"
+FORMAT = "ccfs/trace/3"
 # The first bytes of every chain. Change them when you change what is hashed.
 _CHAIN = b"ccfs-chain-2"
 OBSERVATION_BYTES = 16
@@ -47,24 +49,32 @@ class _Column(NamedTuple):
     """How one field is stored: its Arrow type, and its code for `struct`. A text has no code, since its length varies.
 
     Args:
-        per_action: whether there is one column for each coordinate of an action.
+        vector: the field of `Widths` that says how many columns it has, one per coordinate. None is for a single value.
         is_optional: whether a line may leave it empty.
         is_hashed: whether the hash chain covers it. The trial's number and the chain itself are left out.
+        needs_sensor: whether it is there with a sensor stage only.
     """
 
     arrow: pa.DataType
     code: str
-    per_action: bool = False
+    vector: Literal["center", "action", "sensor"] | None = None
     is_optional: bool = False
     is_hashed: bool = True
+    needs_sensor: bool = False
 
-    def names(self, name: str, dimension: int) -> list[str]:
-        return [f"{name}_{i}" for i in range(dimension)] if self.per_action else [name]
+    def names(self, name: str, widths: Widths) -> list[str]:
+        return [name] if self.vector is None else [f"{name}_{i}" for i in range(self.width(widths))]
+
+    def width(self, widths: Widths) -> int:
+        return 1 if self.vector is None else int(getattr(widths, self.vector))
+
+    def is_in(self, widths: Widths) -> bool:
+        return self.width(widths) > 0 and (widths.sensor > 0 or not self.needs_sensor)
 
 
 _INT64, _INT32 = _Column(pa.int64(), "q"), _Column(pa.int32(), "i")
 _FLOAT, _FLAG, _TEXT = _Column(pa.float64(), "d"), _Column(pa.bool_(), "?"), _Column(pa.string(), "")
-_VECTOR = _FLOAT._replace(per_action=True)
+_CENTER, _ACTION, _SENSOR = (_FLOAT._replace(vector=name) for name in ("center", "action", "sensor"))
 _DIGEST = _Column(pa.binary(OBSERVATION_BYTES), f"{OBSERVATION_BYTES}s")
 _HASH = _Column(pa.binary(CHAIN_BYTES), f"{CHAIN_BYTES}s", is_hashed=False)
 
@@ -74,14 +84,17 @@ def _optional(column: _Column) -> _Column:
 
 
 class StepRow(NamedTuple):
-    """One line of the public trace. `observation` is the digest of the observation after the step."""
+    """One line of the public trace. `observation` is the digest of the true observation after the step.
+
+    `reading` is the digest of what was read before the step. It is there with a sensor stage only.
+    """
 
     trial: Annotated[int, _INT64._replace(is_hashed=False)]
     t: Annotated[int, _INT32]
-    center: Annotated[Sequence[float], _VECTOR]
+    center: Annotated[Sequence[float], _CENTER]
     source: Annotated[str, _TEXT]
     index: Annotated[int, _INT32]  # type: ignore[assignment]  # hides `tuple.index`, which nobody uses here
-    action: Annotated[Sequence[float] | None, _optional(_VECTOR)]
+    action: Annotated[Sequence[float] | None, _optional(_ACTION)]
     skipped: Annotated[str, _TEXT]
     reward: Annotated[float, _FLOAT]
     cost: Annotated[float | None, _optional(_FLOAT)]
@@ -90,6 +103,7 @@ class StepRow(NamedTuple):
     truncated: Annotated[bool, _FLAG]
     observation: Annotated[bytes, _DIGEST]
     chain: Annotated[bytes, _HASH]
+    reading: Annotated[bytes | None, _DIGEST._replace(needs_sensor=True)] = None
 
 
 class TrajectoryRow(NamedTuple):
@@ -109,13 +123,17 @@ class TrajectoryRow(NamedTuple):
 
 
 class ShiftRow(NamedTuple):
-    """One line of the private log."""
+    """One line of the private log: the shifts of one step. One that the attack did not make is empty.
+
+    A step that was not recorded, because nobody decided or the environment failed, may have a line too.
+    """
 
     trial: Annotated[int, _INT64]
     t: Annotated[int, _INT32]
-    shift: Annotated[Sequence[float], _VECTOR]
+    shift: Annotated[Sequence[float] | None, _optional(_CENTER)]
     energy: Annotated[float, _FLOAT]
     spent: Annotated[float, _FLOAT]
+    sensor: Annotated[Sequence[float] | None, _optional(_SENSOR)] = None
 
 
 Line = TypeVar("Line", bound="tuple[Any, ...]")
@@ -135,14 +153,15 @@ class Layout(Generic[Line]):
     the field are zeros. After the hashed fields stand the chain value, the number of each text, and the other fields.
     """
 
-    def __init__(self, kind: type[Line], dimension: int) -> None:
-        self.kind, self.dimension, self.columns = kind, dimension, _columns(kind)
+    def __init__(self, kind: type[Line], widths: Widths) -> None:
+        self.kind, self.widths, self._fields = kind, widths, list(_columns(kind))
+        self.columns = {name: column for name, column in _columns(kind).items() if column.is_in(widths)}
         fixed = [(name, column) for name, column in self.columns.items() if column.code and name != "chain"]
-        fixed.sort(key=lambda item: (not item[1].is_hashed, item[1].per_action or item[1].is_optional))
+        fixed.sort(key=lambda item: (not item[1].is_hashed, bool(item[1].vector) or item[1].is_optional))
         hashed = [(name, column) for name, column in fixed if column.is_hashed]
         others = [(name, column) for name, column in fixed if not column.is_hashed]
         self.texts = [name for name, column in self.columns.items() if not column.code]
-        self.said = _picking([list(self.columns).index(name) for name in self.texts])
+        self.said = _picking([self._fields.index(name) for name in self.texts])
         """Return the texts of a line."""
         self.hashed_fields = self._packing(hashed)
         """Return the hashed fields of fixed width of a line."""
@@ -152,9 +171,10 @@ class Layout(Generic[Line]):
         arrow = [
             pa.field(part, column.arrow, nullable=column.is_optional)
             for name, column in self.columns.items()
-            for part in column.names(name, dimension)
+            for part in column.names(name, widths)
         ]
-        self.schema = pa.schema(arrow, metadata={"format": FORMAT})
+        said = " ".join(str(width) for width in widths)
+        self.schema = pa.schema(arrow, metadata={"format": FORMAT, "widths": said})
         first, last = ([part for item in items for part in self._parts(*item)] for items in ((*hashed, *chain), others))
         self.dtype = np.dtype([*first, *((name, "<u2") for name in self.texts), *last])
 
@@ -164,25 +184,24 @@ class Layout(Generic[Line]):
 
     def _packing(self, fields: list[tuple[str, _Column]]) -> Callable[[Line], bytes]:
         """Return the function that packs these fields of a line."""
-        index = list(self.columns).index
+        index = self._fields.index
         pack = struct.Struct("<" + "".join(self._code(column) for _, column in fields)).pack
-        single = _picking([index(name) for name, column in fields if not (column.per_action or column.is_optional)])
-        nothing = {False: (0,), True: (0,) * self.dimension}
+        single = _picking([index(name) for name, column in fields if not (column.vector or column.is_optional)])
         others = [
-            (index(name), column.per_action, column.is_optional, nothing[column.per_action])
+            (index(name), column.vector is not None, column.is_optional, (0,) * column.width(self.widths))
             for name, column in fields
-            if column.per_action or column.is_optional
+            if column.vector or column.is_optional
         ]
 
         def packed(line: Line) -> bytes:
             values: list[Any] = list(single(line))
-            for place, per_action, is_optional, zeros in others:
+            for place, is_vector, is_optional, zeros in others:
                 value = line[place]
                 if is_optional:
                     values.append(value is not None)
                 if value is None:
                     values.extend(zeros)
-                elif per_action:
+                elif is_vector:
                     values.extend(value)
                 else:
                     values.append(value)
@@ -191,11 +210,11 @@ class Layout(Generic[Line]):
         return packed
 
     def _code(self, column: _Column) -> str:
-        return "?" * column.is_optional + column.code * (self.dimension if column.per_action else 1)
+        return "?" * column.is_optional + column.code * column.width(self.widths)
 
     def _parts(self, name: str, column: _Column) -> list[tuple[Any, ...]]:
         code = f"V{column.code[:-1]}" if column.code.endswith("s") else f"<{column.code}"
-        shape = ((self.dimension,),) if column.per_action else ()
+        shape = ((column.width(self.widths),),) if column.vector else ()
         return [(_has(name), "?")] * column.is_optional + [(name, code, *shape)]
 
 
@@ -205,15 +224,15 @@ def _picking(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     return itemgetter(*places) if len(places) > 1 else lambda line: tuple(line[place] for place in places)
 
 
-def schema_of(kind: type[Line], dimension: int) -> pa.Schema:
-    """Return the Arrow columns of a kind of line, for actions of `dimension` coordinates."""
-    return layout_of(kind, dimension).schema
+def schema_of(kind: type[Line], widths: Widths) -> pa.Schema:
+    """Return the Arrow columns of a kind of line."""
+    return layout_of(kind, widths).schema
 
 
 @lru_cache
-def layout_of(kind: type[Line], dimension: int) -> Layout[Line]:
-    """Return the layout of a kind of line, for actions of `dimension` coordinates."""
-    return Layout(kind, dimension)
+def layout_of(kind: type[Line], widths: Widths) -> Layout[Line]:
+    """Return the layout of a kind of line."""
+    return Layout(kind, widths)
 
 
 def _has(name: str) -> str:
@@ -228,8 +247,8 @@ def _after_length(text: str | None) -> bytes:
 class Lines(Generic[Line]):
     """A table that grows line by line. Each line is packed at once, so memory holds bytes and no Python objects."""
 
-    def __init__(self, kind: type[Line], dimension: int) -> None:
-        self.layout: Layout[Line] = layout_of(kind, dimension)
+    def __init__(self, kind: type[Line], widths: Widths) -> None:
+        self.layout: Layout[Line] = layout_of(kind, widths)
         self._rows = bytearray()
         # Few texts differ, such as who acted and which fallbacks were skipped. So a line keeps the number of a text.
         self._texts: dict[str | None, int] = {}
@@ -274,7 +293,7 @@ class Lines(Generic[Line]):
         if not column.code:
             return [self._strings(rows[name])]
         is_there = _bits(rows[_has(name)]) if column.is_optional else None
-        parts = rows[name].T if column.per_action else [rows[name]]
+        parts = rows[name].T if column.vector else [rows[name]]
         contents = [_bits(part) if column.code == "?" else pa.py_buffer(part.tobytes()) for part in parts]
         return [pa.Array.from_buffers(column.arrow, len(rows), [is_there, content]) for content in contents]
 
@@ -321,8 +340,8 @@ class LinesFile(Generic[Line]):
 class StepLines(Lines[StepRow]):
     """The lines of a public trace, with the hash chain that links the steps of a trial."""
 
-    def __init__(self, dimension: int) -> None:
-        super().__init__(StepRow, dimension)
+    def __init__(self, widths: Widths) -> None:
+        super().__init__(StepRow, widths)
 
     def link(self, line: StepRow, previous: bytes) -> bytes:
         """Add a step, and return its chain value, which follows from the step and from the value before it."""
@@ -344,39 +363,59 @@ def _head(dtype: str, shape: tuple[int, ...]) -> bytes:
     return f"{dtype}{shape}".encode()
 
 
-def chain_start(reset_seed: int, dimension: int, observation: bytes) -> bytes:
-    """Return the chain's first value, from the reset seed, the action dimension and the first observation's digest."""
-    return hashlib.sha256(_CHAIN + struct.pack("<qI", reset_seed, dimension) + observation).digest()
+def chain_start(reset_seed: int, widths: Widths, observation: bytes) -> bytes:
+    """Return the chain's first value, from the reset seed, the widths and the first observation's digest.
+
+    One width is hashed if center and action have the same and there is no sensor stage. Otherwise all three are.
+    """
+    is_plain = widths.center == widths.action and not widths.sensor
+    sizes = (widths.center,) if is_plain else widths
+    return hashlib.sha256(_CHAIN + struct.pack(f"<q{len(sizes)}I", reset_seed, *sizes) + observation).digest()
 
 
-def chain_step(previous: bytes, line: StepRow) -> bytes:
+def chain_step(previous: bytes, line: StepRow, widths: Widths) -> bytes:
     """Return the chain's next value, from every public field of a step."""
-    return hashlib.sha256(previous + layout_of(StepRow, len(line.center)).hashed(line)).digest()
+    return hashlib.sha256(previous + layout_of(StepRow, widths).hashed(line)).digest()
 
 
-def table_of(kind: type[Line], lines: Iterable[Line], dimension: int = 0) -> pa.Table:
+_WIDEST = 1_000_000
+NO_VECTORS = Widths(center=0, action=0)
+
+
+def table_of(kind: type[Line], lines: Iterable[Line], widths: Widths = NO_VECTORS) -> pa.Table:
     """Return lines as a table."""
-    made = Lines(kind, dimension)
+    made = Lines(kind, widths)
     for line in lines:
         made.append(line)
     return made.table()
 
 
 def lines_of(kind: type[Line], table: pa.Table) -> list[Line]:
-    """Return the lines of a table as values."""
-    dimension = dimension_of(kind, table)
-    columns = [_values(table, name, column, dimension) for name, column in _columns(kind).items()]
+    """Return the lines of a table as values. A field without a column is None."""
+    widths = widths_of(table)
+    nothing = [None] * len(table)
+    columns = [
+        _values(table, name, column, widths) if column.is_in(widths) else nothing
+        for name, column in _columns(kind).items()
+    ]
     return [kind(*values) for values in zip(*columns, strict=True)]
 
 
-def _values(table: pa.Table, name: str, column: _Column, dimension: int) -> list[Any]:
-    parts = [table.column(part).to_pylist() for part in column.names(name, dimension)]
-    if not column.per_action:
+def _values(table: pa.Table, name: str, column: _Column, widths: Widths) -> list[Any]:
+    parts = [table.column(part).to_pylist() for part in column.names(name, widths)]
+    if column.vector is None:
         return list(parts[0])
     return [None if values[0] is None else values for values in zip(*parts, strict=True)]
 
 
-def dimension_of(kind: type[Line], table: pa.Table) -> int:
-    """Return the number of coordinates of an action, from the columns of a table."""
-    vectors = [name for name, column in _columns(kind).items() if column.per_action]
-    return sum(name.startswith(f"{vectors[0]}_") for name in table.column_names) if vectors else 0
+def widths_of(table: pa.Table) -> Widths:
+    """Return the widths of a table's vectors: from its metadata, in which every table says them."""
+    said = (table.schema.metadata or {}).get(b"widths", b"")[:64]
+    try:
+        center, action, sensor = (int(part) for part in said.split())
+    except ValueError:
+        raise ValueError(f"a table must say its three widths in its metadata, got {said!r}.") from None
+    # A stranger's file could name any number, and a list of so many columns would fill the memory.
+    if not (0 <= center <= _WIDEST and 0 <= action <= _WIDEST and 0 <= sensor <= _WIDEST):
+        raise ValueError(f"a table must have widths of at most {_WIDEST}, got {said!r}.")
+    return Widths(center, action, sensor)

@@ -27,7 +27,7 @@ from ccfs.runs.record import (
 from ccfs.runtime.history import PublicStep, Source
 from ccfs.runtime.interfaces import Controller, ShiftRecord, Vector
 from ccfs.runtime.streams import Streams
-from ccfs.runtime.wrapper import ProposalWrapper
+from ccfs.runtime.wrapper import ProposalWrapper, Widths
 
 __all__ = ["StopRule", "Totals", "TrialRecorder", "TrialTables", "run_trial", "trajectory_row"]
 
@@ -65,28 +65,34 @@ def run_trial(
     """
     if streams.reset_seed is None:
         raise ValueError("`streams` must have a reset seed, got none. `Streams.drawn` draws one.")
-    tables = TrialTables(env.program.dimension) if tables is None else tables
+    tables = TrialTables(env.widths) if tables is None else tables
+    has_sensor = env.widths.sensor > 0
     recorder = TrialRecorder(streams.trial, streams.reset_seed, tables)
     try:
         env.use_streams(streams)
-        observation, _ = env.reset(seed=streams.reset_seed)
+        reading, _ = env.reset(seed=streams.reset_seed)
+        observation = env.observation if has_sensor else reading
         recorder.begin(observation)
         controller.reset()
-        if not _is_finite(observation):
-            return recorder, recorder.finish(Outcome.NONFINITE)
+        if not (_is_finite(observation) and (not has_sensor or _is_finite(reading))):
+            return recorder, recorder.finish(Outcome.NONFINITE, pending=env.pending_shift)
         for t in range(horizon):
-            observation = env.step(controller.center(observation))[0]
+            reading = env.step(controller.center(reading))[0]
+            # What is recorded and what ends a trial is the environment's own observation.
+            observation = env.observation if has_sensor else reading
             step, shift = env.last_step, env.last_shift
             if shift is not None:
                 recorder.shift(shift)
             recorder.step(step, observation)
             outcome = _outcome(step, observation, stop, is_last=t + 1 == horizon)
+            if outcome is None and has_sensor and not _is_finite(reading):
+                outcome = Outcome.NONFINITE
             if outcome is not None:
-                return recorder, recorder.finish(outcome)
+                return recorder, recorder.finish(outcome, pending=env.pending_shift)
     except (AttackError, EnergyRefusedError):
         raise
     except (Exception, SystemExit) as error:
-        return recorder, recorder.finish(Outcome.CRASHED, type(error).__name__)
+        return recorder, recorder.finish(Outcome.CRASHED, type(error).__name__, pending=env.pending_shift)
     raise AssertionError("the last step of the horizon always has an outcome")
 
 
@@ -157,11 +163,11 @@ class Totals:
 
 
 class TrialTables:
-    """The public trace and the private log of some trials, for actions of `dimension` coordinates."""
+    """The public trace and the private log of some trials."""
 
-    def __init__(self, dimension: int) -> None:
-        self.steps = StepLines(dimension)
-        self.shifts = Lines(ShiftRow, dimension)
+    def __init__(self, widths: Widths) -> None:
+        self.steps = StepLines(widths)
+        self.shifts = Lines(ShiftRow, widths)
 
 
 class TrialRecorder:
@@ -170,6 +176,7 @@ class TrialRecorder:
     def __init__(self, trial: int, reset_seed: int, tables: TrialTables) -> None:
         self._trial, self._reset_seed = trial, reset_seed
         self._steps, self._shifts = tables.steps, tables.shifts
+        self._has_sensor = tables.steps.layout.widths.sensor > 0
         self._begin = len(tables.steps), len(tables.shifts)
         self._totals = Totals()
         self._first, self._chain = bytes(OBSERVATION_BYTES), bytes(CHAIN_BYTES)
@@ -192,17 +199,18 @@ class TrialRecorder:
     def begin(self, observation: Vector) -> None:
         """Take the first observation."""
         self._first = observation_digest(observation)
-        self._chain = chain_start(self._reset_seed, self._steps.layout.dimension, self._first)
+        self._chain = chain_start(self._reset_seed, self._steps.layout.widths, self._first)
 
     def shift(self, record: ShiftRecord) -> None:
-        """Take a committed shift into the private log."""
+        """Take the committed shifts of a step into the private log."""
         self._shifts.append(
             ShiftRow(
                 trial=self._trial,
                 t=record.t,
-                shift=record.shift.tolist(),
+                shift=None if record.shift is None else record.shift.tolist(),
                 energy=record.energy,
                 spent=record.spent,
+                sensor=None if record.sensor is None else record.sensor.tolist(),
             )
         )
 
@@ -224,12 +232,17 @@ class TrialRecorder:
             step.truncated,
             observation_digest(observation),
             b"",  # the chain value follows from the rest
+            observation_digest(step.reading) if self._has_sensor else None,
         )
         self._chain = self._steps.link(line, self._chain)
         self._totals.add(line)
 
-    def finish(self, outcome: Outcome, error: str | None = None) -> TrajectoryRow:
-        """Return the trajectory's line."""
+    def finish(
+        self, outcome: Outcome, error: str | None = None, *, pending: ShiftRecord | None = None
+    ) -> TrajectoryRow:
+        """Return the trajectory's line. The shifts of a step that did not finish are still logged."""
+        if pending is not None:
+            self.shift(pending)
         return self._totals.row(self._trial, self._reset_seed, outcome.value, error, self._first, self._chain)
 
 

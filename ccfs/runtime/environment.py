@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import FlattenObservation  # type: ignore[attr-defined]  # not in its `__all__`
 
 from ccfs.runtime.interfaces import Vector
 
-__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step", "time_limit"]
+__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step", "observation_layout", "time_limit"]
 
 Info: TypeAlias = dict[str, object]
 
@@ -70,6 +72,37 @@ def time_limit(env: gymnasium.Env[Vector, Vector]) -> int | None:
         registered: object = getattr(env.spec, "max_episode_steps", None)
         found = [registered] if isinstance(registered, int) and registered > 0 else []
     return min(found, default=None)
+
+
+def observation_layout(env: gymnasium.Env[Vector, Vector]) -> dict[str, tuple[int, int]] | None:
+    """Return where the named slices of a flat observation are, or None if nobody says so.
+
+    An attribute `observation_layout` gives them, or the keys of a Dict space that FlattenObservation flattens. They
+    must hold for what `env` returns. So a layer counts only if no layer outside of it has another observation space.
+    """
+    space: object = env.observation_space
+    layer: object = env
+    while isinstance(layer, gymnasium.Env) and layer.observation_space is space:
+        # Asked of this layer alone, because a wrapper hands on the attributes of what it wraps.
+        if "observation_layout" in vars(layer) or hasattr(type(layer), "observation_layout"):
+            given: Mapping[str, tuple[int, int]] = getattr(layer, "observation_layout")  # noqa: B009
+            return {str(name): (int(start), int(stop)) for name, (start, stop) in given.items()}
+        if isinstance(layer, FlattenObservation):
+            return _flattened(layer.env.observation_space)
+        layer = getattr(layer, "env", None)
+    return None
+
+
+def _flattened(space: object) -> dict[str, tuple[int, int]] | None:
+    """Return where each key of a Dict space is after flattening."""
+    if not isinstance(space, gymnasium.spaces.Dict):
+        return None
+    found, begin = {}, 0
+    for name, part in space.spaces.items():
+        end = begin + gymnasium.spaces.flatdim(part)
+        found[name] = (begin, end)
+        begin = end
+    return found
 
 
 def _number(name: str, value: object) -> float:

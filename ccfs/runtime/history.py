@@ -10,6 +10,8 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfs.certificates.schedule import Stage
+
 __all__ = ["PublicHistory", "PublicPast", "PublicStep", "Source"]
 
 
@@ -27,8 +29,10 @@ class Source(Enum):
 class PublicStep:
     """One finished step as everybody saw it. `center` is the controller's own (clipped), never the shifted one.
 
-    `observation` is what the decision was based on. `index` is that of the proposal or fallback, -1 on abstention.
-    `action` is None on abstention, and `cost` is None if the environment reports none.
+    `observation` is the true observation at the beginning of the step. `reading` is what was read of it, which is the
+    same array without a sensor stage. `index` is that of the proposal or fallback, -1 on abstention. `action` has one
+    entry per coordinate, or the number of a discrete action. It is None on abstention. `cost` is None if the
+    environment reports none.
     """
 
     t: int
@@ -36,13 +40,14 @@ class PublicStep:
     center: NDArray[np.float64]
     source: Source
     index: int
-    action: NDArray[np.float64] | None
+    action: NDArray[np.float64] | NDArray[np.int64] | None
     skipped: tuple[str, ...]
     reward: float
     cost: float | None
     goal: bool
     terminated: bool
     truncated: bool
+    reading: NDArray[np.float64]
 
 
 class PublicPast(Sequence[PublicStep]):
@@ -74,9 +79,22 @@ class PublicPast(Sequence[PublicStep]):
 
 
 class PublicHistory(NamedTuple):
-    """What is public when step `t` begins: the finished steps, the current observation and the current center.
+    """What is public when a stage of step `t` begins: the finished steps, the observation and the stage's center.
 
     A shift rule gets its own copy of everything, so a change that it makes reaches nobody else.
+
+    Args:
+        t: the step, from 0.
+        horizon: greatest number of steps.
+        observation: the true observation at the beginning of the step.
+        center: the center of the block whose shift is asked for. At the sensor stage it is the true observation as one
+            vector, at the others the controller's answer.
+        steps: the finished steps.
+        stage: the stage whose shift is asked for.
+        reading: what was read of the observation. None at the sensor stage, where nothing is drawn yet.
+        scales: how far each coordinate of the center may be shifted with energy 1, σ / √κ. It is 0 where there is no
+            noise, and a shift there is refused. None says that all coordinates are alike.
+        stages: the stages at which this rule is asked.
     """
 
     t: int
@@ -84,3 +102,12 @@ class PublicHistory(NamedTuple):
     observation: NDArray[np.float64]
     center: NDArray[np.float64]
     steps: Sequence[PublicStep]
+    stage: Stage = Stage.ACTION
+    reading: NDArray[np.float64] | None = None
+    scales: NDArray[np.float64] | None = None
+    stages: tuple[Stage, ...] = (Stage.ACTION,)
+
+    @property
+    def blocks_left(self) -> int:
+        """How many blocks the rule may still shift, this one included, if the trial goes on to the horizon."""
+        return max((self.horizon - self.t) * len(self.stages) - self.stages.index(self.stage), 1)

@@ -1,19 +1,22 @@
-"""The fixed causal program: clip the center, map the candidates, verify, fall back in order, or abstain."""
+"""The fixed causal program: take the center, make candidates of its block, verify, fall back in order, or abstain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from numpy.typing import NDArray
 
+from ccfs.certificates import checks
+from ccfs.certificates.schedule import Stage
 from ccfs.runtime.components import BoxVerifier, FixedFallback
-from ccfs.runtime.interfaces import Fallback, Vector, Verifier
+from ccfs.runtime.interfaces import Fallback, Flags, Vector, Verifier
 
-__all__ = ["CandidateMap", "CausalProgram", "FallbackEntry"]
+__all__ = ["CandidateMap", "CausalProgram", "Choices", "FallbackEntry"]
 
 CandidateMap = Callable[[Vector], Vector]
 ActType = TypeVar("ActType")
@@ -39,6 +42,86 @@ class FallbackEntry:
             raise TypeError(f"`unverified` must be True or False, got {self.unverified!r}.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The actions of a Discrete or MultiDiscrete space: so many per group, counted from `starts`.
+
+    Scores of all groups stand one after the other in one vector. The candidate of a group is the action with the
+    greatest score, the lowest one on ties.
+
+    Args:
+        counts: number of actions of each group.
+        starts: number of the first action of each group.
+        is_single: whether an action is one number (Discrete) and not a vector of them (MultiDiscrete).
+    """
+
+    counts: tuple[int, ...]
+    starts: tuple[int, ...]
+    is_single: bool
+
+    def __post_init__(self) -> None:
+        if not self.counts or len(self.starts) != len(self.counts) or (self.is_single and len(self.counts) != 1):
+            raise ValueError(f"`counts` and `starts` must have one entry per group, got {self.counts}, {self.starts}.")
+        for count in self.counts:
+            checks.count("counts", count, minimum=1)
+
+    @classmethod
+    def of(cls, space: object) -> Choices | None:
+        """Return the choices of a space of one group or one vector of groups, None for any other space."""
+        if isinstance(space, Discrete):
+            return cls(counts=(int(space.n),), starts=(int(space.start),), is_single=True)
+        if isinstance(space, MultiDiscrete) and space.nvec.ndim == 1:
+            starts = np.broadcast_to(getattr(space, "start", 0), space.nvec.shape)  # newer than Gymnasium 0.28
+            return cls(counts=tuple(space.nvec.tolist()), starts=tuple(starts.tolist()), is_single=False)
+        return None
+
+    @property
+    def scores(self) -> int:
+        """Number of scores."""
+        return sum(self.counts)
+
+    def greatest(self, scores: Vector) -> tuple[NDArray[np.int64], Flags]:
+        """Return the action of each row of scores, shape (n, groups), and which rows have one.
+
+        A row has none if a score is NaN, or if the greatest score of a group is not finite. A score of -inf says that
+        an action is not allowed.
+        """
+        actions = np.empty((len(scores), len(self.counts)), dtype=np.int64)
+        usable = np.ones(len(scores), dtype=np.bool_)
+        begin = 0
+        for group, (count, start) in enumerate(zip(self.counts, self.starts, strict=True)):
+            part = scores[:, begin : begin + count]
+            actions[:, group] = part.argmax(axis=1)
+            actions[:, group] += start
+            usable &= np.isfinite(part.max(axis=1))  # the greatest of numbers with a NaN is NaN
+            begin += count
+        return actions, usable
+
+    def contains(self, action: Sequence[int]) -> bool:
+        """Return whether an action has a number of each group."""
+        groups = zip(action, self.starts, self.counts, strict=True)
+        return all(start <= number < start + count for number, start, count in groups)
+
+    def numbers(self, answer: object) -> NDArray[np.int64] | None:
+        """Return an answer as the numbers of an action, shape (groups,), or None if it is none."""
+        array = np.asarray(answer)
+        shapes = ((), (1,)) if self.is_single else ((len(self.counts),),)
+        if array.shape not in shapes or array.dtype.kind not in "iuf":
+            return None
+        values = array.reshape(-1).tolist()
+        if not all(isfinite(value) and value == int(value) for value in values):
+            return None
+        whole = [int(value) for value in values]
+        return np.array(whole, dtype=np.int64) if self.contains(whole) else None
+
+    def one_hot(self, action: NDArray[np.int64]) -> Vector:
+        """Return scores of which those of the action are 1 and all others 0."""
+        scores = np.zeros(self.scores)
+        begins = np.cumsum([0, *self.counts[:-1]])
+        scores[begins + action - np.array(self.starts)] = 1.0
+        return scores
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CausalProgram:
     """Everything between the controller's center and the executed action, fixed before sampling.
@@ -48,8 +131,8 @@ class CausalProgram:
     breaks that premise, and no certificate holds.
 
     Args:
-        low: least action, shape (d,). Entries may be -inf.
-        high: greatest action, shape (d,). Entries may be inf.
+        low: least center, shape (d,), which for a box is the least action. Entries may be -inf.
+        high: greatest center, shape (d,). Entries may be inf.
         verifier: says which actions may run.
         fallbacks: asked in this order when no proposal was accepted.
         clip_center: clip the controller's center to the action box, so that a unit of budget is a unit of action.
@@ -57,6 +140,8 @@ class CausalProgram:
         candidate_map: maps proposals, shape (n, d), to candidates. None clips them to the action box.
         dtype: "float64" or "float32", the precision in which the environment takes actions. Candidates are rounded to
             it before they are verified, so that what runs is exactly what was verified.
+        choices: the actions of a discrete space. The center has one score for each, and a candidate is the action with
+            the greatest score. None is for a box, where a candidate is a proposal.
     """
 
     low: Vector
@@ -66,6 +151,7 @@ class CausalProgram:
     clip_center: bool = True
     candidate_map: CandidateMap | None = None
     dtype: str = "float64"
+    choices: Choices | None = None
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
@@ -98,6 +184,10 @@ class CausalProgram:
             raise TypeError(f"`candidate_map` must be callable or None, got {self.candidate_map!r}.")
         if self.dtype not in ("float64", "float32"):
             raise ValueError(f"`dtype` must be 'float64' or 'float32', got {self.dtype!r}.")
+        if self.choices is not None and self.low.shape != (self.choices.scores,):
+            raise ValueError(
+                f"`low` must have one entry for each of {self.choices.scores} scores, got {self.low.size}."
+            )
 
     @classmethod
     def for_space(
@@ -109,23 +199,42 @@ class CausalProgram:
         clip_center: bool = True,
         candidate_map: CandidateMap | None = None,
     ) -> CausalProgram:
-        """Build the program for an environment's Box action space of shape (d,)."""
-        if not isinstance(space, Box) or len(space.shape) != 1 or space.dtype not in (np.float32, np.float64):
-            raise TypeError(f"`space` must be a Box of floats with shape (d,), got {space}.")
+        """Build the program for an environment's action space: a Box of shape (d,), a Discrete or a MultiDiscrete."""
+        choices = Choices.of(space)
+        if choices is not None:
+            low, high, dtype = np.full(choices.scores, -np.inf), np.full(choices.scores, np.inf), "float64"
+        elif isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64):
+            low, high, dtype = space.low, space.high, np.dtype(space.dtype).name
+        else:
+            raise TypeError(
+                f"`space` must be a Box of floats with shape (d,), a Discrete, or a MultiDiscrete with one dimension, "
+                f"got {space}."
+            )
         return cls(
-            low=space.low,
-            high=space.high,
+            low=low,
+            high=high,
             verifier=verifier,
             fallbacks=tuple(fallbacks),
             clip_center=clip_center,
             candidate_map=candidate_map,
-            dtype=np.dtype(space.dtype).name,
+            dtype=dtype,
+            choices=choices,
         )
 
     @property
     def dimension(self) -> int:
-        """Coordinates of an action."""
+        """Coordinates of a center: those of an action of a box, or the scores of a discrete space."""
         return int(self.low.size)
+
+    @property
+    def action_size(self) -> int:
+        """Numbers of an action: its coordinates, or one per group of a discrete space."""
+        return self.dimension if self.choices is None else len(self.choices.counts)
+
+    @property
+    def deciding(self) -> Stage:
+        """The stage whose block this program takes its candidates from."""
+        return Stage.ACTION if self.choices is None else Stage.SCORE
 
     @property
     def unverified_fallbacks(self) -> tuple[str, ...]:
@@ -135,25 +244,38 @@ class CausalProgram:
     def _refuse_other_dimensions(self) -> None:
         """Refuse our own components if they are made for another dimension, because every answer would be rejected."""
         box = self.verifier
-        if isinstance(box, BoxVerifier) and box.low.shape != self.low.shape:
+        if isinstance(box, BoxVerifier) and self.choices is not None and self.choices.is_single:
             raise ValueError(
-                f"`verifier` must have the action's dimension, {self.dimension}, got a BoxVerifier of dimension "
+                "`verifier` must accept action numbers, got a BoxVerifier, which is for vectors. "
+                "Write one with `accepts(observation, actions)` for int64 `actions` of shape (n,)."
+            )
+        if isinstance(box, BoxVerifier) and box.low.size != self.action_size:
+            raise ValueError(
+                f"`verifier` must have the action's dimension, {self.action_size}, got a BoxVerifier of dimension "
                 f"{box.low.size}. Give its `low` and `high` one number for each coordinate."
             )
         for entry in self.fallbacks:
             fixed = entry.fallback
-            if isinstance(fixed, FixedFallback) and len(fixed.values) != self.dimension:
+            if isinstance(fixed, FixedFallback) and len(fixed.values) != self.action_size:
                 raise ValueError(
-                    f"`fallbacks` must have the action's dimension, {self.dimension}, got a FixedFallback "
+                    f"`fallbacks` must have the action's dimension, {self.action_size}, got a FixedFallback "
                     f"{entry.name!r} of dimension {len(fixed.values)}."
                 )
+
+    def executed(self, action: Vector | NDArray[np.int64]) -> Vector:
+        """Return an action as the environment takes it: a copy in its precision, or the number of a discrete action."""
+        if self.choices is None:
+            return action.astype(self.dtype)
+        return cast(Vector, action[0] if self.choices.is_single else action.copy())
 
     def to_box(self, values: Vector) -> Vector:
         """Clip a vector or a block of vectors to the action box."""
         return np.minimum(np.maximum(values, self.low), self.high)
 
-    def can_run(self, action: Vector) -> bool:
-        """Return whether an action is finite and in the action box. No other action ever runs."""
+    def can_run(self, action: Vector | NDArray[np.int64]) -> bool:
+        """Return whether an action is finite and in the action space. No other action ever runs."""
+        if self.choices is not None:
+            return self.choices.contains(action.tolist())
         # Plain floats, because numpy's reductions take longer than the comparison of a few numbers.
         for value, low, high in zip(action.tolist(), self.low.tolist(), self.high.tolist(), strict=True):
             if not (low <= value <= high and isfinite(value)):
@@ -167,11 +289,31 @@ class CausalProgram:
         """
         vector = np.array(center, dtype=np.float64)
         if vector.shape != self.low.shape:
+            if self.choices is not None:
+                raise ValueError(
+                    f"`center` must be {self.dimension} scores, one per action, got {center!r}. "
+                    "With a score stage the policy must return its logits or Q-values, not an action."
+                )
             raise ValueError(f"`center` must have shape {self.low.shape}, got {vector.shape}.")
         return self.to_box(vector) if self.clip_center else vector
 
+    def noiseless_center(self, center: object) -> Vector:
+        """Return the center if no noise is added to it. For a discrete space it may also be an action's number.
+
+        An action gives scores of 1 for itself and 0 for all others.
+        """
+        if self.choices is None or np.shape(np.asarray(center)) == self.low.shape != (1,):
+            return self.center(center)
+        action = self.choices.numbers(center)
+        return self.center(center) if action is None else self.choices.one_hot(action)
+
     def candidates(self, block: Vector) -> Vector:
-        """Map a block of proposals, shape (n, d), to candidate actions of the same shape, in the action's precision."""
+        """Map a block of proposals, shape (n, d), to candidate actions of the same shape, in the action's precision.
+
+        For a discrete space these are the scores of which `decided` takes the greatest.
+        """
+        if self.choices is not None:
+            return block if self.candidate_map is None else self.candidate_map(block)
         candidates = self.to_box(block) if self.candidate_map is None else self.candidate_map(block)
         if self.dtype == "float64":
             return candidates

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ccfs.runtime.history import Source
-from ccfs.runtime.interfaces import Observer, Vector
-from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.interfaces import Flags, Observer, Vector
+from ccfs.runtime.program import CausalProgram, Choices
 
 __all__ = ["Selection", "Selector"]
 
@@ -17,13 +19,13 @@ __all__ = ["Selection", "Selector"]
 class Selection:
     """What the selector decided at one step: the source, its index (-1 on abstention) and the action.
 
-    `skipped` names the fallbacks that raised or gave no finite action. It is public, because an auditor wants to see
-    it.
+    The action has one entry per coordinate, or one number per group of a discrete space. `skipped` names the fallbacks
+    that raised or gave no possible action. It is public, because an auditor wants to see it.
     """
 
     source: Source
     index: int
-    action: Vector | None
+    action: Vector | NDArray[np.int64] | None
     skipped: tuple[str, ...] = ()
 
 
@@ -35,7 +37,7 @@ class Selector:
     """
 
     def __init__(self, program: CausalProgram) -> None:
-        self._program = program
+        self._program, self._choices = program, program.choices
         parts = [program.verifier, *(entry.fallback for entry in program.fallbacks)]
         self._observers: list[Observer] = []
         for part in parts:
@@ -62,10 +64,20 @@ class Selector:
         """Return the decision for one block of proposals, shape (n, d), around the (unshifted) `center`."""
         candidates = self._candidates(block)
         if candidates is not None:
+            if self._choices is not None:
+                return self._select_discrete(observation, center, *self._choices.greatest(candidates))
             index = self._first_accepted(observation, candidates)
             if index is not None:
                 return Selection(source=Source.PROPOSAL, index=index, action=candidates[index].copy())
         return self._fall_back(observation, center)
+
+    def _select_discrete(
+        self, observation: Vector, center: Vector, actions: NDArray[np.int64], usable: Flags
+    ) -> Selection:
+        index = self._first_accepted(observation, actions, usable)
+        if index is None:
+            return self._fall_back(observation, center)
+        return Selection(source=Source.PROPOSAL, index=index, action=actions[index].copy())
 
     def _fall_back(self, observation: Vector, center: Vector) -> Selection:
         skipped: list[str] = []
@@ -77,13 +89,15 @@ class Selector:
                 return Selection(source=Source.FALLBACK, index=index, action=action[0].copy(), skipped=tuple(skipped))
         return Selection(source=Source.ABSTAIN, index=-1, action=None, skipped=tuple(skipped))
 
-    def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | None:
-        """Return the fallback's mapped action as a block of one, or None if it gives none in the action box."""
+    def _fallback_action(self, index: int, observation: Vector, center: Vector) -> Vector | NDArray[np.int64] | None:
+        """Return the fallback's mapped action as a block of one, or None if it gives none in the action space."""
         fallback = self._program.fallbacks[index].fallback
         if id(fallback) in self._broken:
             return None
         try:
             answer = np.array(fallback.action(observation.copy(), center.copy()))
+            if self._choices is not None:
+                return _numbers(self._choices, answer, center)
             if answer.shape != center.shape or answer.dtype.kind not in "fiu":
                 return None
             action = self._candidates(answer.astype(np.float64)[None])
@@ -103,17 +117,21 @@ class Selector:
             return None
         return candidates.copy()  # the map could keep its array and change it after the verifier accepted
 
-    def _first_accepted(self, observation: Vector, candidates: Vector) -> int | None:
-        """Return the first candidate that is in the action box and accepted. None if there is none.
+    def _first_accepted(
+        self, observation: Vector, candidates: Vector | NDArray[np.int64], usable: Flags | None = None
+    ) -> int | None:
+        """Return the first candidate that is in the action space and accepted. None if there is none.
 
-        A verifier that is broken, or whose answer is malformed, has accepted nothing.
+        Of discrete candidates `usable` says which are actions at all, since their rows of scores have a greatest one. A
+        verifier that is broken, or whose answer is malformed, has accepted nothing.
         """
         program = self._program
         if id(program.verifier) in self._broken:
             return None
         try:
             # The verifier gets copies, so it can change neither the action that runs nor what the others see.
-            flags = program.verifier.accepts(observation.copy(), candidates.copy())
+            asked = candidates[:, 0] if self._choices is not None and self._choices.is_single else candidates
+            flags = program.verifier.accepts(observation.copy(), cast(Vector, asked.copy()))
             # Exactly an ndarray: a subclass could answer differently each time it is asked.
             if type(flags) is not np.ndarray or flags.dtype.char != "?" or flags.shape != candidates.shape[:1]:
                 return None
@@ -121,6 +139,17 @@ class Selector:
         except (Exception, SystemExit):
             return None
         for index, is_accepted in enumerate(verdicts):
-            if is_accepted and program.can_run(candidates[index]):
+            if is_accepted and (usable is None or usable[index]) and program.can_run(candidates[index]):
                 return index
         return None
+
+
+def _numbers(choices: Choices, answer: NDArray[np.generic], center: Vector) -> NDArray[np.int64] | None:
+    """Return the discrete action of a fallback as a block of one: its number, or the best one by the scores it gave."""
+    numbers = choices.numbers(answer)
+    if numbers is not None:
+        return numbers[None]
+    if answer.shape != center.shape or answer.dtype.kind != "f":
+        return None
+    actions, usable = choices.greatest(answer.astype(np.float64)[None])
+    return actions if usable[0] else None

@@ -20,6 +20,7 @@ class Purpose(Enum):
     """What a stream is used for. No two purposes share one."""
 
     PROPOSAL = "proposal"
+    SENSOR = "sensor"
     SHIFT = "shift"
     CONTROLLER = "controller"
     TRANSITION = "transition"
@@ -42,7 +43,7 @@ class Streams:
 
     The same trial gives the same numbers on any engine. A repeated trial uses the same key, because redrawing a trial
     that failed to finish would bias the bound. No two protocols share noise, because the key has the protocol's hash.
-    An arm and its attacked versions share the proposal stream, so that a zero shift reproduces the nominal trace byte
+    An arm and its attacked versions share the streams of noise, so that a zero shift reproduces the nominal trace byte
     for byte.
 
     Args:

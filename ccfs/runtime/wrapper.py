@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule, schedule_at
-from ccfs.runtime.environment import Info, Signals, inner_step
+from ccfs.certificates.schedule import (
+    Blocks,
+    ObservationLayout,
+    ProposalSchedule,
+    Schedule,
+    Stage,
+    as_schedule,
+    block_at,
+)
+from ccfs.runtime.environment import Info, Signals, inner_step, observation_layout
 from ccfs.runtime.grid import Grid
 from ccfs.runtime.history import PublicStep
 from ccfs.runtime.interfaces import CausalAttack, ShiftRecord, Vector
-from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.program import CausalProgram, Choices
 from ccfs.runtime.selector import Selection, Selector
 from ccfs.runtime.streams import Purpose, Streams
 
-__all__ = ["ProposalWrapper"]
+__all__ = ["ProposalWrapper", "Widths"]
 
 Env: TypeAlias = gymnasium.Env[Vector, Vector]
 _LEAST_SCALE = 2.0**-40
 
 
+class Widths(NamedTuple):
+    """How many numbers a center, an action and a reading have. A reading has 0 without a sensor stage."""
+
+    center: int
+    action: int
+    sensor: int = 0
+
+
 class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     """Run any policy through a fixed causal program: draw a block around its action, verify, fall back, or abstain.
+
+    With a sensor stage, `reset` and `step` return the noisy reading of the observation. The observation that ends an
+    episode has no noise, because nobody decides on it. Without an action or score stage, the policy's own action is the
+    only proposal. On a discrete space with a score stage, `step` takes the policy's scores.
 
     Any loop that asks a policy and calls `env.step` works unchanged. Abstention ends the episode without an inner
     step: `terminated` is True and `info["ccfs"]["source"]` is "abstain". The wrapper owns the key "ccfs" of `info`.
@@ -38,9 +59,10 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     the same `seed` (in a VecEnv) do not share their noise, and their episodes cannot be repeated.
 
     Args:
-        env: environment with a Box action space of shape (d,), array observations and five or six return values.
+        env: environment with array observations and five or six return values. Its action space is a Box of shape (d,),
+            a Discrete or a MultiDiscrete.
         program: the causal program, usually `CausalProgram.for_space(env.action_space, ...)`.
-        schedule: one block for every step, or one per step.
+        schedule: the blocks of each stage. One block for every step, or one per step, are those of the deciding stage.
         seed: root seed of the wrapper's own streams. Their key is this seed, the last reset seed and the number of
             episodes since. Two experiments with the same three share their noise, so give each its own `seed`.
         horizon: steps after which the episode is truncated. The default is the length of a schedule with one block per
@@ -48,7 +70,10 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         attack: a shift rule with its energy limit. None is nominal.
         signals: the `info` keys under which cost and goal are reported.
         resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples before anybody sees
-            them, so that a replay on another processor gives the same ones. None leaves them as they are.
+            them, so that a replay on another processor gives the same ones. None leaves them as they are. Sensor noise
+            is added after rounding.
+        layout: where the named slices of an observation are, if the schedule names some. Without it, the environment's
+            `observation_layout`, or the keys of a Dict space that it flattens.
     """
 
     def __init__(
@@ -56,31 +81,39 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         env: Env,
         *,
         program: CausalProgram,
-        schedule: ProposalSchedule | Sequence[ProposalSchedule],
+        schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
         seed: int,
         horizon: int | None = None,
         attack: CausalAttack | None = None,
         signals: Signals | None = None,
         resolution: float | None = None,
+        layout: ObservationLayout | None = None,
     ) -> None:
-        fixed = as_schedule(schedule)
         if not isinstance(program, CausalProgram):
             raise TypeError(f"`program` must be a CausalProgram, got {program!r}. See CausalProgram.for_space.")
+        fixed = as_schedule(schedule, program.deciding)
         space: object = env.observation_space
         if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
             raise TypeError("`env` must have array observations. Wrap it in gymnasium's FlattenObservation first.")
-        if env.action_space.shape != (program.dimension,):
-            raise ValueError(
-                f"`program` must have the action dimension of `env`, {env.action_space.shape}, got {program.dimension}."
-            )
         _check_actions(env.action_space, program)
-        _check_scales(fixed, program)
-        if attack is not None and attack.schedule != fixed:
-            raise ValueError("`attack` must charge by the wrapper's own schedule, got another one.")
-        if isinstance(fixed, tuple):
-            horizon = len(fixed) if horizon is None else horizon
-            if not horizon <= len(fixed):
-                raise ValueError(f"`schedule` must cover `horizon` {horizon}, got {len(fixed)} entries.")
+        if fixed.deciding not in (None, program.deciding):
+            raise ValueError(
+                f"`schedule` must have the stage `{program.deciding.value}` for the actions {env.action_space}."
+            )
+        widths = {program.deciding: program.dimension}
+        if fixed.sensor is not None:
+            widths[Stage.SENSOR] = _sensor_width(space)
+            layout = observation_layout(env) if layout is None else layout
+        resolved = fixed.resolved(widths, layout)
+        _check_scales(resolved, program)
+        if attack is not None:
+            if attack.schedule != fixed:
+                raise ValueError("`attack` must charge by the wrapper's own schedule, got another one.")
+            attack.resolve(resolved)
+        if fixed.length is not None:
+            horizon = fixed.length if horizon is None else horizon
+            if not horizon <= fixed.length:
+                raise ValueError(f"`schedule` must cover `horizon` {horizon}, got {fixed.length} entries.")
         if horizon is not None:
             checks.count("horizon", horizon, minimum=1)
         if attack is not None and horizon is None:
@@ -90,8 +123,21 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         super().__init__(env)
         self._program, self._schedule, self._horizon = program, fixed, horizon
         self._attack, self._signals = attack, Signals() if signals is None else signals
-        self._selector, self._dtype = Selector(program), np.dtype(program.dtype)
+        self._selector = Selector(program)
+        self._dtype = np.dtype(program.dtype) if program.choices is None else None
         self._grid = grid
+        has_noise = resolved.deciding is not None
+        self._deciding = program.deciding
+        self._blocks = resolved.of(program.deciding) if has_noise else None
+        self._center_of = program.center if has_noise else program.noiseless_center
+        self._sensor = None if resolved.sensor is None else resolved.of(Stage.SENSOR)
+        self._reads_noise = resolved.readers == "all"
+        self._widths = Widths(program.dimension, program.action_size, widths.get(Stage.SENSOR, 0))
+        if self._sensor is not None:
+            like = env.observation_space
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, like.shape, cast(type, like.dtype))
+        if has_noise and program.choices is not None:
+            self.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (program.dimension,), np.float64)
         # If the first reset has no seed, the wrapper draws a name for its noise from the system.
         self._root, self._episode, self._scope = seed, 0, ""
         self._seed: int | None = None
@@ -113,20 +159,44 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
 
     @property
     def last_shift(self) -> ShiftRecord | None:
-        """The last committed shift and its energy, None without attack. Only the experimenter may see it."""
+        """The shifts of the last finished step, None without attack. Only the experimenter may see them."""
         return None if self._attack is None else self._attack.last
+
+    @property
+    def pending_shift(self) -> ShiftRecord | None:
+        """The shifts of a step that has begun and not finished, None without one."""
+        return None if self._attack is None else self._attack.pending
+
+    @property
+    def observation(self) -> Vector:
+        """The environment's own observation as it is now, rounded and without noise. Everybody gets a copy."""
+        return self._observation.copy()
+
+    @property
+    def schedule(self) -> Schedule:
+        """The blocks of each stage, as they were given."""
+        return self._schedule
+
+    @property
+    def widths(self) -> Widths:
+        """How many numbers a center, an action and a reading have."""
+        return self._widths
 
     @property
     def resolution(self) -> float | None:
         """The grid of the observations, None if they are not rounded."""
         return self._grid.resolution
 
+    def center_of(self, action: object) -> Vector:
+        """Return a policy's answer as the center of a block, as `step` takes it. Raise ValueError if it is none."""
+        return self._center_of(action)
+
     def use_streams(self, streams: Streams) -> None:
         """Key the next episode by `streams` instead of by seed and episode number. Reset with their reset seed."""
         self._trial = streams
 
     def seen(self, observation: Vector) -> Vector:
-        """Return what everybody sees of the environment's observation: a copy, rounded to the declared grid."""
+        """Return the environment's observation as the wrapper takes it: a copy, rounded to the declared grid."""
         return self._grid(observation)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Vector, Info]:
@@ -141,33 +211,42 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             protocol=self._scope, root=self._root, arm="", trial=self._episode, reset_seed=self._seed
         )
         self._trial, self._is_done, self._last = None, True, None
+        if self._attack is not None:  # first, so that no shift of the last episode counts if the environment fails
+            self._attack.begin(streams.generator(Purpose.SHIFT))
         observation, info = self.env.reset(seed=seed, options=options)
         self._episode += 1
         self._rng = streams.generator(Purpose.PROPOSAL)
-        if self._attack is not None:
-            self._attack.begin(streams.generator(Purpose.SHIFT))
         self._selector.reset()
-        self._observation = self.seen(observation)
-        self._t, self._is_done = 0, False
+        self._observation = self._reading = self._checked = self.seen(observation)
+        self._t = 0
+        if self._sensor is not None:
+            self._sensor_rng = streams.generator(Purpose.SENSOR)
+            self._sense(self._sensor)
+        self._is_done = False
         # A copy, because a policy that writes into what it sees would change what verifier and record read.
-        return self._observation.copy(), info
+        return self._reading.copy(), info
 
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
-        """Take the policy's action as the center of this step's block. Return what the environment returned.
+        """Take the policy's action (or scores) as the center of this step's block, and step the environment.
 
         Raises:
-            EnergyRefusedError: the attack overspent. Nothing has been drawn or executed.
+            EnergyRefusedError: the attack overspent. Nothing has been drawn or executed for this shift.
         """
         if self._is_done:
             raise RuntimeError("`reset` must be called before `step`: the episode has ended.")
-        center = self._program.center(action)
-        drawn_around = center
-        if self._attack is not None and self._horizon is not None:
-            drawn_around = center + self._attack.commit(self._t, self._horizon, self._observation, center)
+        center = drawn_around = self._center_of(action)
+        if self._attack is not None and self._horizon is not None and self._blocks is not None:
+            shift = self._attack.commit(
+                self._t, self._horizon, self._observation, center, self._deciding, self._reading
+            )
+            drawn_around = center if shift is None else center + shift
         self._is_done = True  # stays True if anything below raises, so that no step draws a second block
-        block = schedule_at(self._schedule, self._t).sample_block(drawn_around, self._rng)
-        self._selector.observe(self._observation)
-        selection = self._selector.select(self._observation, center, block)
+        if self._blocks is None:
+            block = center[None]
+        else:
+            block = block_at(self._blocks, self._t).sample_block(drawn_around, self._rng)
+        self._selector.observe(self._checked)
+        selection = self._selector.select(self._checked, center, block)
         if selection.action is None:
             return self._abstain(center, selection)
         return self._execute(center, selection, selection.action)
@@ -177,21 +256,45 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         close: Callable[[], object] = self.env.close
         close()
 
-    def _execute(self, center: Vector, selection: Selection, action: Vector) -> tuple[Vector, float, bool, bool, Info]:
+    def _sense(self, blocks: Blocks) -> None:
+        """Draw the reading of the current observation, after the attack committed its shift of it."""
+        observation = self._observation
+        center = np.array(observation, dtype=np.float64).reshape(-1)
+        if center.size != self._widths.sensor or observation.dtype.kind != "f":
+            raise TypeError(
+                f"`env` must return observations of {self._widths.sensor} floats, as its space says, got "
+                f"{observation.dtype} of shape {observation.shape}."
+            )
+        drawn_around = center
+        if self._attack is not None and self._horizon is not None:
+            shift = self._attack.commit(self._t, self._horizon, observation, center, Stage.SENSOR)
+            drawn_around = center if shift is None else center + shift
+        block = block_at(blocks, self._t).sample_block(drawn_around, self._sensor_rng)
+        with np.errstate(over="ignore"):  # a trial with an infinite reading ends
+            self._reading = block[0].astype(observation.dtype).reshape(observation.shape)
+        self._checked = self._reading if self._reads_noise else observation
+
+    def _execute(
+        self, center: Vector, selection: Selection, action: Vector | NDArray[np.int64]
+    ) -> tuple[Vector, float, bool, bool, Info]:
         # A copy in the environment's precision, so that the environment cannot change the record.
-        inner = inner_step(self.env, action.astype(self._dtype), self._signals)
+        taken = self._program.executed(action) if self._dtype is None else action.astype(self._dtype)
+        inner = inner_step(self.env, taken, self._signals)
         truncated = inner.truncated or self._t + 1 == self._horizon
         step = self._record(center, selection, inner.reward, inner.cost, inner.goal, inner.terminated, truncated)
-        self._observation = self.seen(inner.observation)
-        self._is_done = inner.terminated or truncated
+        self._observation = self._reading = self._checked = self.seen(inner.observation)
+        is_done = inner.terminated or truncated
+        if self._sensor is not None and not is_done:
+            self._sense(self._sensor)
+        self._is_done = is_done
         info = {**inner.info, "ccfs": _public_info(step)}
         if inner.cost is not None:
             info.setdefault("cost", inner.cost)
-        return self._observation.copy(), inner.reward, inner.terminated, truncated, info
+        return self._reading.copy(), inner.reward, inner.terminated, truncated, info
 
     def _abstain(self, center: Vector, selection: Selection) -> tuple[Vector, float, bool, bool, Info]:
         step = self._record(center, selection, 0.0, None, False, True, False)
-        return self._observation.copy(), 0.0, True, False, {"ccfs": _public_info(step)}
+        return self._reading.copy(), 0.0, True, False, {"ccfs": _public_info(step)}
 
     def _record(
         self,
@@ -216,6 +319,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             goal,
             terminated,
             truncated,
+            self._reading,
         )
         if self._attack is not None:
             self._attack.publish(step)
@@ -236,6 +340,12 @@ def _public_info(step: PublicStep) -> Info:
 
 def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> None:
     """Refuse a program that could run an action outside of the environment's action space."""
+    if program.choices is not None or Choices.of(space) is not None:
+        if program.choices != Choices.of(space):
+            raise ValueError(f"`program` must be made for the actions of `env`, {space}. See CausalProgram.for_space.")
+        return
+    if space.shape != (program.dimension,):
+        raise ValueError(f"`program` must have the action dimension of `env`, {space.shape}, got {program.dimension}.")
     if not isinstance(space, gymnasium.spaces.Box) or space.dtype != np.dtype(program.dtype):
         raise ValueError(f"`program` must have the action precision of `env`, {space}, got {program.dtype}.")
     if not (np.all(space.low <= program.low) and np.all(program.high <= space.high)):
@@ -246,11 +356,24 @@ def _check_actions(space: gymnasium.Space[Vector], program: CausalProgram) -> No
 
 def _check_scales(schedule: Schedule, program: CausalProgram) -> None:
     """Refuse noise that is as small as rounding errors in the action box, because no certificate covers those."""
+    if schedule.action is None:
+        return
     bounds = np.abs(np.concatenate([program.low, program.high]))
     least = _LEAST_SCALE * max([float(bound) for bound in bounds if np.isfinite(bound)], default=1.0)
-    smallest = min(part.sigma for part in (schedule if isinstance(schedule, tuple) else (schedule,)))
+    scales = np.concatenate([block.scales(program.dimension) for block in schedule.blocks(Stage.ACTION)])
+    smallest = float(scales[scales > 0.0].min())
     if not smallest >= least:
         raise ValueError(
             f"`schedule` must have a sigma of at least {least:.3g}, 2^-40 of the action box, got {smallest:g}: "
             "proposals would be rounded to their center."
         )
+
+
+def _sensor_width(space: object) -> int:
+    """Return the number of coordinates of an observation that can be disturbed."""
+    if not isinstance(space, gymnasium.spaces.Box) or np.dtype(space.dtype).kind != "f":
+        raise TypeError(
+            f"`env` must have observations in a Box of floats for a sensor stage, got {space}. "
+            "Flatten them (FlattenObservation), or turn whole numbers into floats first."
+        )
+    return int(np.prod(space.shape))

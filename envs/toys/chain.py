@@ -160,8 +160,9 @@ def step_law(
     is integrated by 96-point Gauss-Hermite quadrature.
     """
     center = min(max(spec.centers[state], -1.0), 1.0) + shift
-    means = center + schedule.sigma * math.sqrt(schedule.rho) * _NODES
-    scale = schedule.sigma * math.sqrt(1.0 - schedule.rho)
+    sigma = float(schedule.scales(1)[0])
+    means = center + sigma * math.sqrt(schedule.rho) * _NODES
+    scale = sigma * math.sqrt(1.0 - schedule.rho)
     # Candidates are clipped to [-1, 1], so an interval that reaches the edge of the box includes the whole tail.
     low = -math.inf if spec.lows[state] <= -1.0 else spec.lows[state]
     high = math.inf if spec.highs[state] >= 1.0 else spec.highs[state]

@@ -90,7 +90,7 @@ def certificate(path: Path) -> FirstCertificate:
         bound=claim["bound"],
         event=claim["event"],
     )
-    found = {"p_lower": proof.p_lower, "mu": proof.mu, "budget": proof.budget, "charges": list(proof.charges)}
+    found = {"p_lower": proof.p_lower, "mu": proof.mu, "budget": proof.budget, "charges": list(proof.charges["action"])}
     for name, value in found.items():
         if claim[name] != value:
             raise CertificateError(f"{path}: `{name}` is {claim[name]} but {value} from its counts.")

@@ -90,7 +90,7 @@ def realised(row: TableRow, budget: float, hits: int) -> str:
     normal, rate = NormalDist(), row.safe / row.trials
     if not 0.0 < rate < 1.0:
         return "–"
-    mu = budget * math.sqrt(row.certificate.charges[0])
+    mu = budget * math.sqrt(row.certificate.charge)
     allowed = rate - normal.cdf(normal.inv_cdf(rate) - mu)
     return f"{100 * (rate - hits / row.trials) / allowed:.0f}"
 
@@ -126,7 +126,7 @@ def ladder_budget(protocol: Protocol, arm: Arm, row: TableRow, event: str, targe
         delta=protocol.claim.delta,
         family=protocol.family,
         target=target,
-        schedule=arm.schedule.blocks,
+        schedule=arm.schedule.plan,
         bound=protocol.bound,
         event=event,
     )
@@ -241,7 +241,7 @@ def draw_curves(name: str, path: Path) -> None:
     reach = 1.25 * max([*budgets, *(row.certificate.budget or 0.0 for row in rows), 0.02])
     groups: dict[tuple[int, float], list[TableRow]] = {}
     for row in rows:
-        groups.setdefault((row.safe, round(row.certificate.charges[0], 6)), []).append(row)
+        groups.setdefault((row.safe, round(row.certificate.charge, 6)), []).append(row)
     lowest = 1.0
     for i, (group, color) in enumerate(zip(groups.values(), PALETTE * 2, strict=False)):
         points = group[0].certificate.curve(81, reach)

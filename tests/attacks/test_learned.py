@@ -27,7 +27,7 @@ from ccfs.attacks.learned import (
 )
 from ccfs.attacks.ledger import EnergyLedger
 from ccfs.attacks.rules import GreedyShift
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, as_schedule
 from ccfs.controllers import zoo
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.protocol.errors import ProtocolError
@@ -252,7 +252,7 @@ class _Named:
     def __init__(self, *attacks):
         self.attacks = attacks
         self.schedule = self
-        self.blocks = SCHEDULE
+        self.plan = as_schedule(SCHEDULE)
 
 
 @pytest.mark.parametrize(

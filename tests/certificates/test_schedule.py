@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ccfs.certificates.schedule import ProposalSchedule, as_schedule, kappa, rho_for_multiplier, schedule_at
+from ccfs.certificates.schedule import ProposalSchedule, Stage, as_schedule, block_at, kappa, rho_for_multiplier
 
 ONE = ProposalSchedule(count=1, sigma=0.2 / math.sqrt(1.05))
 FOUR = ProposalSchedule(count=4, sigma=0.2, rho=59 / 63)
@@ -72,18 +72,18 @@ def test_proposal_schedule_block_has_the_stated_covariance() -> None:
     assert abs(np.cov(blocks[:, 0, 0], blocks[:, 0, 1])[0, 1]) < 0.01
 
 
-def test_schedule_at_gives_one_block_for_every_step_or_one_per_step() -> None:
-    assert schedule_at(as_schedule(FOUR), 10**6) is FOUR
-    assert [schedule_at(as_schedule([ONE, FOUR]), t) for t in (0, 1)] == [ONE, FOUR]
+def test_block_at_gives_one_block_for_every_step_or_one_per_step() -> None:
+    assert as_schedule(FOUR).at(Stage.ACTION, 10**6) is FOUR
+    assert [as_schedule([ONE, FOUR]).at(Stage.ACTION, t) for t in (0, 1)] == [ONE, FOUR]
 
 
 def test_schedules_refuse_empty_and_foreign() -> None:
-    with pytest.raises(TypeError, match=r"a non-empty sequence of them, got \[\]"):
+    with pytest.raises(TypeError, match=r"a non-empty sequence of them for each stage, got \[\]"):
         as_schedule([])
-    with pytest.raises(TypeError, match="a non-empty sequence of them, got 'four'"):
+    with pytest.raises(TypeError, match="a non-empty sequence of them for each stage, got 'four'"):
         as_schedule("four")
     with pytest.raises(ValueError, match="every step of the horizon"):
-        schedule_at((ONE,), 1)
+        block_at((ONE,), 1)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,11 @@ ONE = ProposalSchedule(count=1, sigma=0.2 / math.sqrt(1.05))
 FOUR = ProposalSchedule(count=4, sigma=0.2, rho=59 / 63)
 
 
+def blocks(*entries: dict[str, object]) -> dict[str, object]:
+    """Return the entry `schedule` of a certificate with these blocks of the action stage."""
+    return {"action": list(entries), "score": None, "sensor": None, "readers": "all"}
+
+
 def goal2(successes: int, schedule: ProposalSchedule, bound: str) -> TrajectoryCertificate:
     return certify_event(successes, 256, delta=0.001, family=6, target=0.5, schedule=schedule, bound=bound)
 
@@ -156,7 +161,7 @@ def test_varying_schedules_keep_the_ellipsoid_and_the_inscribed_ball() -> None:
     certificate = certify_event(
         250, 256, delta=0.01, family=1, target=0.8, schedule=[wide, narrow], bound="clopper-pearson"
     )
-    assert certificate.charges == (wide.charge, narrow.charge)
+    assert certificate.charges == {"action": (wide.charge, narrow.charge)}
     constant = certify_event(250, 256, delta=0.01, family=1, target=0.8, schedule=narrow, bound="clopper-pearson")
     assert certificate.budget == constant.budget
     assert energy(np.array([[0.0], [certificate.budget]]), certificate.schedule) <= certificate.mu**2 * (1 + 1e-12)
@@ -217,7 +222,16 @@ def test_certificate_states_every_premise_and_that_the_gaussian_is_idealised() -
         ("charges", [1.0]),
         ("premises", "none"),
         ("premises", []),
-        ("schedule", [{"count": 4, "sigma": 0.4, "rho": 59 / 63}]),
+        ("schedule", blocks({"count": 4, "sigma": 0.4, "rho": 59 / 63})),
+        ("schedule", blocks()),
+        ("schedule", blocks({"count": 4, "sigma": 0.2, "rho": 59 / 63}) | {"readers": "controller"}),
+        ("schedule", blocks({"count": 4, "sigma": 0.2, "rho": 59 / 63}) | {"readers": "nobody"}),
+        ("schedule", blocks({"count": 4, "sigma": 0.2, "rho": 59 / 63}) | {"sensor": []}),
+        ("schedule", blocks({"count": 4, "sigma": [0.2, 0.2], "rho": 59 / 63})),
+        ("schedule", [{"count": 4, "sigma": 0.2, "rho": 59 / 63}]),
+        ("budgets", {"action": 0.2}),
+        ("budgets", {}),
+        ("axes", {"action": 0.2}),
         ("schedule", []),
         ("schedule", 3),
         ("version", 2),
@@ -231,8 +245,8 @@ def test_certificate_states_every_premise_and_that_the_gaussian_is_idealised() -
         ("version", True),
         ("version", 1.0),
         ("delta", 10**400),
-        ("schedule", [{"count": 4, "sigma": 0.2}]),
-        ("schedule", [{"count": 4, "sigma": 0.2, "rho": 59 / 63, "extra": 1}]),
+        ("schedule", blocks({"count": 4, "sigma": 0.2})),
+        ("schedule", blocks({"count": 4, "sigma": 0.2, "rho": 59 / 63, "extra": 1})),
     ],
 )
 def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: object) -> None:
@@ -245,7 +259,7 @@ def test_certificate_from_json_refuses_any_changed_entry(entry: str, value: obje
 
 def test_certificate_from_json_refuses_a_correlation_that_is_left_open() -> None:
     document = json.loads(goal2(211, ONE, "hoeffding").to_json())
-    document["schedule"][0]["rho"] = None
+    document["schedule"]["action"][0]["rho"] = None
     with pytest.raises(CertificateError, match="`rho`"):
         TrajectoryCertificate.from_json(json.dumps(document))
 

@@ -136,7 +136,7 @@ def test_cost_study_is_rederived_from_the_trial_lines():
                     delta=study["delta"],
                     family=family,
                     target=0.5,
-                    schedule=arm.schedule.blocks,
+                    schedule=arm.schedule.plan,
                     bound=protocol.bound,
                 ).lower_at(budget)
                 for count in counts

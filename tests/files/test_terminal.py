@@ -107,7 +107,7 @@ def test_verify_refuses_an_arm_that_is_no_name(run, name):
     assert result.exit_code == 2
     assert is_clean(result.output)
     assert len(result.output.splitlines()) == 1
-    assert "is no ccfs/certificate/1: `arm` must be written as a name" in result.output
+    assert "is no ccfs/certificate/2: `arm` must be written as a name" in result.output
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def test_protocol_varying_schedule_needs_an_energy_limit(tmp_path):
     refused(tmp_path, r"`attacks` must give `energy`, not `budget`: schedule 'one' varies", x=change)
     made = protocol(tmp_path, x=change, y=("budget = 0.1", "energy = 0.1"))
     check(made, where="p")
-    assert len(made.arms[0].schedule.blocks) == 6
+    assert made.arms[0].schedule.plan.length == 6
 
 
 def test_protocol_refuses_what_is_no_toml(tmp_path):

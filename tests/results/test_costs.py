@@ -11,7 +11,7 @@ from scipy.stats import beta, norm
 from toy_protocol import protocol
 from typer.testing import CliRunner
 
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, Stage
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli.main import app
 from ccfs.results.costs import GRID, cost_curve, cost_study, default_budgets, in_lines
@@ -59,7 +59,7 @@ def test_costs_are_clopper_pearson_at_delta_over_arms_and_points(paid):
             lower = study.curves[arm.name].lower_at(at, budget=0.0)
             assert lower == pytest.approx(expected, rel=1e-9)
             shifted = study.curves[arm.name].lower_at(at, budget=0.1)
-            mu = 0.1 * math.sqrt(arm.schedule.blocks.charge)
+            mu = 0.1 * math.sqrt(arm.schedule.plan.at(Stage.ACTION, 0).charge)
             assert shifted == pytest.approx(norm.cdf(norm.ppf(expected) - mu), rel=1e-6)
 
 

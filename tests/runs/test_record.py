@@ -29,7 +29,9 @@ from ccfs.runs.record import (
     schema_of,
     table_of,
 )
+from ccfs.runtime.wrapper import Widths
 
+TWO = Widths(center=2, action=2)
 ACTED = StepRow(
     trial=7,
     t=3,
@@ -47,6 +49,8 @@ ACTED = StepRow(
     chain=bytes(range(32)),
 )
 ABSTAINED = ACTED._replace(action=None, cost=None, source="abstain", index=-1, skipped="")
+SENSED = Widths(center=2, action=2, sensor=3)
+READ = ACTED._replace(reading=bytes(range(1, 17)))
 ENDED = TrajectoryRow(
     trial=7,
     reset_seed=2**40,
@@ -73,30 +77,30 @@ SHIFTED = ShiftRow(trial=7, t=3, shift=(0.1, 0.2), energy=0.3, spent=0.4)
     ],
 )
 def test_lines_come_back_from_their_table(kind, lines):
-    table = table_of(kind, lines, 2)
-    assert table.schema.equals(schema_of(kind, 2), check_metadata=True)
+    table = table_of(kind, lines, TWO)
+    assert table.schema.equals(schema_of(kind, TWO), check_metadata=True)
     assert lines_of(kind, read_parquet(parquet_bytes(table))) == lines
 
 
 def test_lines_keep_a_nan_and_tell_it_from_nothing():
-    (line,) = lines_of(StepRow, table_of(StepRow, [ACTED._replace(cost=math.nan, action=(math.nan, 0.0))], 2))
+    (line,) = lines_of(StepRow, table_of(StepRow, [ACTED._replace(cost=math.nan, action=(math.nan, 0.0))], TWO))
     assert math.isnan(line.cost)
     assert math.isnan(line.action[0])
 
 
 def test_chain_hashes_the_layout_that_the_formats_page_states():
-    start = chain_start(11, 2, bytes(16))
+    start = chain_start(11, TWO, bytes(16))
     assert start == hashlib.sha256(b"ccfs-chain-2" + struct.pack("<qI", 11, 2) + bytes(16)).digest()
     fields = struct.pack(
         "<iid???16s2d?2d?d", 3, 1, -2.0, True, False, True, bytes(range(16)), 0.25, -0.0, True, 1.5, math.inf, True, 0.5
     )
     texts = struct.pack("<I8sI10s", 8, b"fallback", 10, b"stop,brake")
-    assert chain_step(start, ACTED) == hashlib.sha256(start + fields + texts).digest()
+    assert chain_step(start, ACTED, TWO) == hashlib.sha256(start + fields + texts).digest()
     fields = struct.pack(
         "<iid???16s2d?2d?d", 3, -1, -2.0, True, False, True, bytes(range(16)), 0.25, -0.0, False, 0, 0, False, 0
     )
     texts = struct.pack("<I7sI", 7, b"abstain", 0)
-    assert chain_step(start, ABSTAINED) == hashlib.sha256(start + fields + texts).digest()
+    assert chain_step(start, ABSTAINED, TWO) == hashlib.sha256(start + fields + texts).digest()
 
 
 @pytest.mark.parametrize("name", [name for name in StepRow._fields if name not in ("trial", "chain")])
@@ -114,23 +118,27 @@ def test_chain_covers_every_public_field(name):
         "terminated": True,
         "truncated": False,
         "observation": bytes(16),
+        "reading": bytes(16),
     }
-    assert chain_step(bytes(32), ACTED._replace(**{name: others[name]})) != chain_step(bytes(32), ACTED)
+    other = READ._replace(**{name: others[name]})
+    assert chain_step(bytes(32), other, SENSED) != chain_step(bytes(32), READ, SENSED)
+    if name != "reading":
+        assert chain_step(bytes(32), ACTED._replace(**{name: others[name]}), TWO) != chain_step(bytes(32), ACTED, TWO)
 
 
 def test_chain_tells_nothing_from_zero_and_texts_from_each_other():
     zero = ABSTAINED._replace(cost=0.0, action=(0.0, 0.0))
     texts = [ACTED._replace(source="ab", skipped="c"), ACTED._replace(source="a", skipped="bc")]
     lines = [ABSTAINED, zero, zero._replace(cost=None), zero._replace(action=None), *texts]
-    assert len({chain_step(bytes(32), line) for line in lines}) == len(lines)
+    assert len({chain_step(bytes(32), line, TWO) for line in lines}) == len(lines)
 
 
 def test_step_lines_link_as_the_chain_does():
-    lines, chain = StepLines(2), bytes(32)
+    lines, chain = StepLines(TWO), bytes(32)
     for line in (ACTED, ABSTAINED, ACTED):
         before = chain
         chain = lines.link(line, before)
-        assert chain == chain_step(before, line)
+        assert chain == chain_step(before, line, TWO)
     assert [line.chain for line in lines_of(StepRow, lines.table())][-1] == chain
 
 
@@ -147,7 +155,7 @@ def test_growing_file_has_the_bytes_of_the_whole_table(count):
     def line(t):
         return SHIFTED._replace(t=t, energy=0.5 * t)
 
-    whole, growing = Lines(ShiftRow, 2), Lines(ShiftRow, 2)
+    whole, growing = Lines(ShiftRow, TWO), Lines(ShiftRow, TWO)
     file = LinesFile(growing)
     for t in range(count):
         whole.append(line(t))
@@ -160,7 +168,7 @@ def test_growing_file_has_the_bytes_of_the_whole_table(count):
 
 def test_lines_take_as_much_memory_as_their_columns():
     def grown(count):
-        lines = StepLines(2)
+        lines = StepLines(TWO)
         tracemalloc.start()
         try:
             chain = bytes(32)
@@ -176,17 +184,17 @@ def test_lines_take_as_much_memory_as_their_columns():
 
 
 def test_step_schema_has_no_field_that_tells_the_arm():
-    names = set(schema_of(StepRow, 2).names)
+    names = set(schema_of(StepRow, TWO).names)
     assert names.isdisjoint({"arm", "attack", "shift", "shift_0", "energy", "spent", "budget"})
 
 
 def test_tables_round_trip_and_are_deterministic():
     recorder, row = trial(attack=Attack(rule=OpposedShift(), limit=4.0, schedule=FOUR), verifier=None)
-    first = parquet_bytes(table_of(StepRow, recorder.steps, 2))
-    assert first == parquet_bytes(table_of(StepRow, list(recorder.steps), 2))
+    first = parquet_bytes(table_of(StepRow, recorder.steps, TWO))
+    assert first == parquet_bytes(table_of(StepRow, list(recorder.steps), TWO))
     assert lines_of(StepRow, read_parquet(first)) == recorder.steps
     assert lines_of(TrajectoryRow, read_parquet(parquet_bytes(table_of(TrajectoryRow, [row])))) == [row]
-    assert lines_of(ShiftRow, read_parquet(parquet_bytes(table_of(ShiftRow, recorder.shifts, 2)))) == recorder.shifts
+    assert lines_of(ShiftRow, read_parquet(parquet_bytes(table_of(ShiftRow, recorder.shifts, TWO)))) == recorder.shifts
 
 
 @pytest.mark.extras
@@ -195,7 +203,7 @@ def test_tables_are_readable_without_us(tmp_path):
 
     recorder, _ = trial()
     path = tmp_path / "steps.parquet"
-    path.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
+    path.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, TWO)))
     frame = pandas.read_parquet(path)
     assert len(frame) == 30
     assert frame["source"].unique().tolist() == ["proposal"]
@@ -209,13 +217,13 @@ def test_tables_size_of_the_papers_study_stays_under_250_megabytes():
         recorder, row = trial(horizon=100, number=number)
         rows.append(row)
         steps.extend(recorder.steps)
-    size = len(parquet_bytes(table_of(StepRow, steps, 2))) + len(parquet_bytes(table_of(TrajectoryRow, rows)))
+    size = len(parquet_bytes(table_of(StepRow, steps, TWO))) + len(parquet_bytes(table_of(TrajectoryRow, rows)))
     assert size / len(steps) * 3072 * 500 < 250e6
 
 
 def test_parse_refuses_a_flipped_bit_in_a_data_page():
     recorder, _ = trial()
-    content = bytearray(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
+    content = bytearray(parquet_bytes(table_of(StepRow, recorder.steps, TWO)))
     content[300] ^= 1
     with pytest.raises((OSError, pa.ArrowInvalid)):
         read_parquet(bytes(content))

@@ -8,12 +8,13 @@ from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import StepRow, table_of
 from ccfs.runs.trace import traces
 from ccfs.runtime.components import BoxVerifier
+from ccfs.runtime.wrapper import Widths
 
 
 def test_trace_reads_only_the_columns_that_are_asked_for(tmp_path, monkeypatch):
     recorder, row = trial()
     steps = tmp_path / "steps.parquet"
-    steps.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, 2)))
+    steps.write_bytes(parquet_bytes(table_of(StepRow, recorder.steps, Widths(2, 2))))
     read = []
     monkeypatch.setattr(
         "ccfs.runs.trace.read_parquet", lambda path, columns=None: read.append(columns) or read_parquet(path, columns)

@@ -13,12 +13,15 @@ from ccfs.runs.events import NoAbstention, holds
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import StepRow, table_of
 from ccfs.runs.trial import StopRule
+from ccfs.runtime.wrapper import Widths
 
 
 def test_trial_zero_shift_gives_byte_identical_traces():
     nominal, row = trial()
     shifted, shifted_row = trial(attack=Attack(rule=NoShift(), limit=1.0, schedule=FOUR))
-    assert parquet_bytes(table_of(StepRow, nominal.steps, 2)) == parquet_bytes(table_of(StepRow, shifted.steps, 2))
+    assert parquet_bytes(table_of(StepRow, nominal.steps, Widths(2, 2))) == parquet_bytes(
+        table_of(StepRow, shifted.steps, Widths(2, 2))
+    )
     assert row == shifted_row
     assert nominal.shifts == []
     assert len(shifted.shifts) == 30

@@ -22,6 +22,7 @@ def step(t: int) -> PublicStep:
         goal=False,
         terminated=False,
         truncated=False,
+        reading=np.zeros(2),
     )
 
 

@@ -310,7 +310,10 @@ def test_wrapper_rounds_every_observation_before_anybody_sees_it():
         (lambda: wrap(schedule=[]), "`schedule` must be a ProposalSchedule or"),
         (lambda: Attack(rule=object(), limit=1.0, schedule=FOUR), "`rule` must have"),
         (lambda: ProposalWrapper(Line(), program="p", schedule=FOUR, seed=0), "`program` must be"),
-        (lambda: CausalProgram.for_space(gymnasium.spaces.Discrete(3), verifier=AcceptAll()), "`space` must be a Box"),
+        (
+            lambda: CausalProgram.for_space(gymnasium.spaces.MultiBinary(3), verifier=AcceptAll()),
+            "`space` must be a Box",
+        ),
         (lambda: CausalProgram(low=[0], high=[1], verifier=AcceptAll(), dtype="float16"), "`dtype`"),
     ],
 )
