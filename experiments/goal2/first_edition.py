@@ -101,7 +101,7 @@ def certificate(path: Path) -> FirstCertificate:
         arm=content["arm"],
         event=content["event"],
         definition=EventSpec.model_validate_json(json.dumps(_event(content["definition"]))),
-        attacks=tuple(AttackedCount(**count) for count in content["attacks"]),
+        attacks=tuple(AttackedCount(**count, stages=("action",)) for count in content["attacks"]),
         trajectory=proof,
     )
 
