@@ -329,9 +329,8 @@ class Schedule:
         """
         found: Blocks | None = getattr(self, stage.value)
         if found is None:
-            raise ValueError(
-                f"`stage` must be one of {', '.join(part.value for part in self.stages)}, got {stage.value}."
-            )
+            noisy = ", ".join(part.value for part in self.stages)
+            raise ValueError(f"`stage` must be one of {noisy}, which have noise, got {stage.value}.")
         return found
 
     def blocks(self, stage: Stage) -> tuple[ProposalSchedule, ...]:

@@ -463,15 +463,19 @@ class TrajectoryCertificate:
     def _terms(self, stage: Stage, budget: Shifts) -> list[tuple[Fraction, float]]:
         """Return pairs of charge and size, whose sum of charge times size squared bounds the energy of a stage."""
         blocks, name = self.schedule.blocks(stage), stage.value
+        known = _coordinates(blocks)
         if isinstance(budget, Mapping):
+            if not any(isinstance(key, str) for key in known):
+                raise ValueError(f"`{name}` must be one number, because its noise has no names, got {dict(budget)}.")
             sizes: dict[int | str, float] = {
                 key: checks.nonnegative(f"{name}[{key!r}]", value) for key, value in budget.items()
             }
         elif isinstance(budget, (Sequence, np.ndarray)):
             sizes = {i: checks.nonnegative(f"{name}[{i}]", value) for i, value in enumerate(budget)}
-            width = len(_coordinates(blocks))
-            if width and len(sizes) != width:
-                raise ValueError(f"`{name}` must have one budget for each of {width} coordinates, got {len(sizes)}.")
+            if known and len(sizes) != len(known):
+                raise ValueError(
+                    f"`{name}` must have one budget for each of {len(known)} coordinates, got {len(sizes)}."
+                )
         else:
             return [(self._greatest_charge(stage), checks.nonnegative(name, budget))]
         terms = []
@@ -629,8 +633,8 @@ def _charge_over_time(stage: Stage, blocks: Sequence[ProposalSchedule], key: int
 
 def _charge_at(stage: Stage, block: ProposalSchedule, key: int | str) -> Fraction | None:
     sigma: float | None = None
-    if isinstance(block.sigma, float) and isinstance(key, int):
-        sigma = block.sigma
+    if isinstance(block.sigma, float):
+        sigma = block.sigma  # of every coordinate, named elsewhere or not
     elif isinstance(block.sigma, tuple) and isinstance(key, int) and key < len(block.sigma):
         sigma = block.sigma[key]
     elif isinstance(block.sigma, NamedSigma) and isinstance(key, str):

@@ -224,7 +224,7 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
         for attacked in document.attacks:
             seen = f"{attacked.successes} of {attacked.trials}"
             if attacked.budget is not None and attacked.trials:
-                at = f"certified at least {lower_text(proof.lower_at(attacked.budget))} at budget {attacked.budget:g}"
+                at = f"certified at least {lower_text(attacked.certified(proof))} at budget {attacked.budget:g}"
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
             echo(f"  under {attacked.attack}: {seen} observed, {at}")

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from ccfs.certificates import checks
 from ccfs.certificates.bounds import Bound
-from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, fraction_upper, lower_text, upper_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.report.charts import Chart, glyph, thinned
@@ -96,14 +95,13 @@ def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> 
     for attack in attacks:
         if not attack.trials:
             continue
-        if attack.budget is None:
+        if attack.budget is None or attack.stages != (proof.schedule.main.value,):
             # Drawn at the Euclidean budget that has this energy at the greatest charge. Certified by its energy.
             size = math.sqrt(attack.energy_limit / proof.charge)
             limit = f"energy {exact_text(attack.energy_limit)}"
-            certified = event_lower(proof.p_lower, math.nextafter(math.sqrt(attack.energy_limit), math.inf))
         else:
             size, limit = attack.budget, f"budget {exact_text(attack.budget)}"
-            certified = proof.lower_at(attack.budget)
+        certified = attack.certified(proof)
         found.append(_observed(proof, attack.attack, size, limit, certified, attack.successes, attack.trials))
     return tuple(found)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
@@ -53,6 +55,12 @@ class AttackedCount(Table):
     energy: float = Field(description="The greatest energy that a trial spent.")
     successes: int = Field(ge=0, description="Trials in the event.")
     trials: int = Field(ge=0, description="Trials under this attack.")
+
+    def certified(self, proof: TrajectoryCertificate) -> float:
+        """Return the probability that is certified at the limit of this attack, rounded down."""
+        if self.budget is not None and len(self.stages) == 1:
+            return proof.lower_at(**{self.stages[0]: self.budget})
+        return event_lower(proof.p_lower, math.nextafter(math.sqrt(self.energy_limit), math.inf))
 
 
 StageName = Literal["sensor", "action", "score"]

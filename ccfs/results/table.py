@@ -175,8 +175,8 @@ def shown_bounds(protocol: Protocol) -> tuple[Bound, ...]:
 
 
 def shown_budget(attack: AttackSpec | None) -> float:
-    """Return the shift budget of the column L: that of the shown attack, or `BUDGET` if it has none."""
-    return BUDGET if attack is None or attack.budget is None else attack.budget
+    """Return the shift budget of the column L: that of the shown attack, or `BUDGET` if it has none of this stage."""
+    return BUDGET if attack is None or attack.budget is None or attack.stage is not None else attack.budget
 
 
 def markdown(rows: Sequence[TableRow], budget: float, attack: AttackSpec | None) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError, energy_limit
 from ccfs.attacks.rules import fit
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
 
 FOUR = ProposalSchedule(count=4, sigma=0.2, multiplier=1.05)
 ONE = ProposalSchedule(count=1, sigma=0.5)
@@ -147,3 +147,100 @@ def test_ledger_reset_begins_again_at_step_0_with_nothing_spent():
         assert ledger.remaining == 0.0
         ledger.commit(1, np.array([0.0]))
         ledger.reset()
+
+
+SENSOR = ProposalSchedule(count=1, sigma=[0.5, 0.25, 0.0])
+BOTH = Schedule(action=ONE, sensor=SENSOR)
+widths = st.lists(st.floats(0.05, 3.0), min_size=2, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sigmas=widths,
+    rho=st.floats(0.0, 0.99),
+    sensor=st.floats(0.05, 3.0),
+    rows=st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3)), min_size=1, max_size=5),
+    limit=st.floats(0, 1e3),
+)
+def test_ledger_of_two_stages_never_understates_the_sum_of_both(sigmas, rho, sensor, rows, limit):
+    """Oracle: kappa x^2 / sigma_i^2 of each coordinate of each stage, in exact rationals of the stored doubles."""
+    action = ProposalSchedule(count=3, sigma=sigmas, rho=rho)
+    plan = Schedule(action=action, sensor=ProposalSchedule(count=1, sigma=sensor))
+    ledger = EnergyLedger(limit=limit, schedule=plan, stage="all")
+    kappa = Fraction(3) / (1 + 2 * Fraction(rho))
+    truth = Fraction(0)
+    for t, (x, y) in enumerate(rows):
+        pushed = np.full(len(sigmas), y)
+        energies = {
+            Stage.SENSOR: (np.array([x]), Fraction(x) ** 2 / Fraction(sensor) ** 2),
+            Stage.ACTION: (pushed, sum(kappa * Fraction(y) ** 2 / Fraction(s) ** 2 for s in sigmas)),
+        }
+        in_step = Fraction(0)
+        for stage, (shift, energy) in energies.items():
+            before = ledger.spent
+            try:
+                charged = ledger.commit(t, shift, stage)
+            except EnergyRefusedError:
+                assert ledger.spent == before
+                assert (truth + energy) * (1 + Fraction(1, 2**50)) > Fraction(limit)
+                return
+            truth, in_step = truth + energy, in_step + energy
+            assert energy <= Fraction(charged)
+            assert truth <= Fraction(ledger.spent) <= truth * (1 + Fraction(1, 2**49)) + Fraction(5e-324)
+            assert truth <= Fraction(limit)
+            assert in_step <= Fraction(ledger.spent_in_step)
+
+
+def test_ledger_goes_through_the_stages_of_each_step_in_order():
+    ledger = EnergyLedger(limit=100.0, schedule=BOTH, stage="all")
+    with pytest.raises(ValueError, match="`t` must be 0, the sensor stage, the next uncharged step"):
+        ledger.commit(0, np.array([0.1]), Stage.ACTION)
+    ledger.commit(0, np.array([0.1, 0.0, 0.0]), Stage.SENSOR)
+    with pytest.raises(ValueError, match="`t` must be 0, the action stage"):
+        ledger.commit(0, np.array([0.1, 0.0, 0.0]), Stage.SENSOR)
+    with pytest.raises(ValueError, match="`t` must be 0, the action stage"):
+        ledger.commit(1, np.array([0.1, 0.0, 0.0]), Stage.SENSOR)
+    ledger.commit(0, np.array([0.2]), Stage.ACTION)
+    assert ledger.spent_in_step == ledger.spent == pytest.approx(0.04 + 0.16, rel=1e-12)
+    ledger.commit(1, np.array([0.1, 0.0, 0.0]), Stage.SENSOR)
+    assert ledger.spent_in_step == pytest.approx(0.04, rel=1e-12)
+    assert ledger.spent == pytest.approx(0.24, rel=1e-12)
+
+
+def test_ledger_of_one_stage_charges_that_stage_only():
+    ledger = EnergyLedger(limit=1.0, schedule=BOTH, stage="sensor")
+    assert ledger.stages == (Stage.SENSOR,)
+    assert EnergyLedger(limit=1.0, schedule=BOTH).stages == (Stage.ACTION,)
+    assert ledger.commit(0, np.array([0.0, 0.25, 0.0])) == 1.0
+    with pytest.raises(ValueError, match="`stage` must be one of sensor, got action"):
+        ledger.commit(1, np.array([0.1]), Stage.ACTION)
+    with pytest.raises(ValueError, match="`stage` must be one with noise in this schedule, sensor, action, all"):
+        EnergyLedger(limit=1.0, schedule=BOTH, stage="score")
+
+
+def test_ledger_refuses_a_shift_where_there_is_no_noise_and_changes_nothing():
+    ledger = EnergyLedger(limit=1e300, schedule=BOTH, stage="sensor")
+    with pytest.raises(EnergyRefusedError, match="must be 0 in coordinate 2, which has no noise"):
+        ledger.commit(0, np.array([0.1, 0.0, 1e-300]))
+    assert ledger.spent == 0.0
+    with pytest.raises(ValueError, match=r"must have shape \(3,\)"):
+        ledger.commit(0, np.array([0.1, 0.0]))
+    with pytest.raises(ValueError, match="finite vector"):
+        ledger.commit(0, np.array([0.1, np.nan, 0.0]))
+    ledger.commit(0, np.array([0.1, 0.0, 0.0]))
+
+
+def test_ledger_scales_are_the_lengths_of_energy_one_rounded_down():
+    ledger = EnergyLedger(limit=1.0, schedule=Schedule(action=FOUR, sensor=SENSOR), stage="all")
+    assert ledger.scales(0, Stage.SENSOR, width=3).tolist() == [0.5, 0.25, 0.0]
+    scale = ledger.scales(0, Stage.ACTION, width=2)
+    assert scale[0] == scale[1]
+    assert Fraction(FOUR.charge) * Fraction(scale[0]) ** 2 <= 1
+    assert Fraction(FOUR.charge) * Fraction(math.nextafter(scale[0], 1.0)) ** 2 > 1
+    assert ledger.allowance(0, Stage.SENSOR) == 0.25
+
+
+def test_ledger_needs_numbers_in_the_place_of_names():
+    ledger = EnergyLedger(limit=1.0, schedule=Schedule(sensor=ProposalSchedule(count=1, sigma={"lidar": 0.1})))
+    with pytest.raises(ValueError, match=r"must have numbers as `sigma`, got the names lidar"):
+        ledger.commit(0, np.zeros(3))

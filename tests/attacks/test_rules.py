@@ -18,7 +18,7 @@ from ccfs.attacks.rules import (
     ScriptedShift,
     fit,
 )
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import ShiftRule
 
@@ -118,3 +118,69 @@ def test_fit_is_exactly_within_the_norm_and_close_to_it(direction, norm):
 @pytest.mark.parametrize("direction", [[0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0]])
 def test_fit_without_a_direction_is_zero(direction):
     np.testing.assert_array_equal(fit(np.array(direction), 1.0), [0.0, 0.0])
+
+
+DIAGONAL = ProposalSchedule(count=3, sigma=[0.2, 0.0, 1.7], rho=0.4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    direction=st.lists(st.floats(-10, 10), min_size=3, max_size=3).map(np.array),
+    sigmas=st.lists(st.sampled_from([0.0, 1e-6, 0.1, 0.3, 5.0]), min_size=3, max_size=3).filter(any),
+    limit=st.floats(1e-9, 1e3),
+)
+def test_fit_with_scales_spends_everything_in_any_direction_and_nothing_where_there_is_no_noise(
+    direction, sigmas, limit
+):
+    ledger = EnergyLedger(limit=limit, schedule=ProposalSchedule(count=2, sigma=sigmas, rho=0.3))
+    shift = fit(direction, ledger.allowance(0), ledger.scales(0, width=3))
+    energy = ledger.commit(0, shift)  # raises if it is too much
+    noisy = np.array(sigmas) > 0.0
+    assert (shift[~noisy] == 0.0).all()
+    if np.abs(direction[noisy]).max() > 1e-200:
+        assert energy == pytest.approx(limit, rel=1e-9)
+        cosine = shift[noisy] @ direction[noisy]
+        lengths = np.linalg.norm(shift[noisy]) * np.linalg.norm(direction[noisy])
+        assert cosine == pytest.approx(lengths, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        OpposedShift(),
+        OpposedShift(norm=0.05),
+        ConstantShift(direction=(1.0, 2.0, 3.0)),
+        ConstantShift(direction=(0.0, 0.0, 1.0), norm=0.3),
+        RandomShift(norm=10.0),
+        RandomShift(),
+        GreedyShift(critic=worst_right),
+        BurstShift(step=4),
+        BurstShift(step=4, direction=(0.0, 1.0, 1.0)),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+@pytest.mark.parametrize("stages", [(Stage.SENSOR,), (Stage.SENSOR, Stage.ACTION)])
+def test_shift_rule_acts_on_any_stage_and_stays_within_its_ledger(rule, stages):
+    plan = Schedule(action=DIAGONAL, sensor=ProposalSchedule(count=1, sigma=[0.3, 0.1, 0.0]))
+    ledger = EnergyLedger(limit=0.7, schedule=plan, stage="all" if len(stages) > 1 else "sensor")
+    rng = np.random.default_rng(0)
+    rule.reset()
+    for t in range(10):
+        for stage in stages:
+            seen = PublicHistory(
+                t=t,
+                horizon=10,
+                observation=np.zeros(3),
+                center=np.array([0.3, -0.4, 0.2]),
+                steps=(),
+                stage=stage,
+                scales=ledger.scales(t, stage, width=3),
+                stages=stages,
+            )
+            shift = rule.shift(seen, rng, allowance=ledger.allowance(t, stage))
+            if getattr(rule, "norm", None) is not None:
+                assert np.linalg.norm(shift) <= rule.norm * (1 + 1e-12)
+            ledger.commit(t, shift, stage)
+    assert ledger.spent <= 0.7
+    if getattr(rule, "norm", None) is None:
+        assert ledger.spent == pytest.approx(0.7, rel=1e-9)

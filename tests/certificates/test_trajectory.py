@@ -19,7 +19,7 @@ from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, coh
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import decode_float, encode_float
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
 from ccfs.certificates.trajectory import (
     PREMISES,
     CertificateError,
@@ -387,7 +387,7 @@ def test_lower_at_is_at_most_the_true_value_and_at_most_two_roundings_below() ->
                 for _ in range(int(rng.integers(1, 4)))
             )
             size = float(rng.uniform(0.0, 9.0) / math.sqrt(max(block.charge for block in blocks)))
-            found = replace(made, p_lower=p_lower, schedule=blocks).lower_at(size)
+            found = replace(made, p_lower=p_lower, schedule=as_schedule(blocks)).lower_at(size)
             truth, mu = true_lower(p_lower, blocks, size)
             assert mpmath.mpf(found) <= truth
             longest = mpmath.mpf(math.nextafter(float(mu), math.inf))  # at least the least double above mu
@@ -405,3 +405,196 @@ def test_lower_at_without_shift_is_the_lower_bound_itself_and_never_above() -> N
 def test_lower_at_of_a_shift_beyond_all_doubles(p_lower: float, expected: float) -> None:
     wide = replace(goal2(200, ProposalSchedule(count=1, sigma=1e-150), "clopper-pearson"), p_lower=p_lower)
     assert wide.lower_at(1e300) == expected
+
+
+SENSOR = ProposalSchedule(count=1, sigma={"lidar": 0.05, "compass": 0.01})
+DIAGONAL = ProposalSchedule(count=4, sigma=[0.2, 0.4], rho=59 / 63)
+BOTH = Schedule(action=FOUR, sensor=SENSOR)
+
+
+def staged(schedule, successes: int = 240) -> TrajectoryCertificate:
+    return certify_event(successes, 256, delta=0.01, family=1, target=0.5, schedule=schedule, bound="clopper-pearson")
+
+
+def exact_lower(certificate: TrajectoryCertificate, squares: Fraction) -> float:
+    """Oracle: Phi(Phi^-1(p) - sqrt(squares)) in 60 decimals of mpmath."""
+    with mpmath.workdps(60):
+        p, mu = mpmath.mpf(certificate.p_lower), mpmath.sqrt(mpmath.mpf(squares.numerator) / squares.denominator)
+        quantile = mpmath.findroot(lambda x: mpmath.ncdf(x) - p, norm.ppf(certificate.p_lower))
+        return float(mpmath.ncdf(quantile - mu))
+
+
+def test_certificate_of_several_stages_has_the_mu_of_the_count_and_a_budget_per_stage() -> None:
+    plain, both = staged(FOUR), staged(BOTH)
+    assert both.mu == plain.mu
+    assert both.budget == plain.budget == both.budgets["action"]
+    # In exact fractions: the energy of a shift of that size in the narrowest coordinate is at most mu^2.
+    for stage, block in (("action", FOUR), ("sensor", SENSOR)):
+        budget = Fraction(both.budgets[stage])
+        assert budget**2 * block.charge_exact <= Fraction(both.mu) ** 2
+        assert budget**2 * block.charge_exact >= Fraction(both.mu) ** 2 * (1 - Fraction(1, 2**50))
+    assert both.axes["sensor"]["compass"] == both.budgets["sensor"]
+    assert both.axes["sensor"]["lidar"] == pytest.approx(5 * both.budgets["sensor"], rel=1e-14)
+    assert Fraction(both.axes["sensor"]["lidar"]) ** 2 * SENSOR.charge_of(0.05) <= Fraction(both.mu) ** 2
+    only = staged(Schedule(sensor=SENSOR))
+    assert only.budget == both.budgets["sensor"]
+    assert list(only.budgets) == ["sensor"]
+
+
+@given(
+    st.floats(0.0, 0.3),
+    st.floats(0.0, 0.02),
+    st.floats(0.0, 0.02),
+    st.sampled_from([[0.2, 0.4], [0.3, 0.3], [0.1, 2.0]]),
+)
+def test_lower_at_adds_the_energies_of_the_stages_up_and_rounds_down(action, lidar, compass, sigmas) -> None:
+    block = ProposalSchedule(count=4, sigma=sigmas, rho=0.25)
+    certificate = staged(Schedule(action=block, sensor=SENSOR))
+    kappa_exact = Fraction(4) / (1 + 3 * Fraction(1, 4))
+    squares = (
+        kappa_exact * Fraction(action) ** 2 / Fraction(min(sigmas)) ** 2
+        + Fraction(lidar) ** 2 / Fraction(0.05) ** 2
+        + Fraction(compass) ** 2 / Fraction(0.01) ** 2
+    )
+    truth = exact_lower(certificate, squares)
+    found = certificate.lower_at(action=action, sensor={"lidar": lidar, "compass": compass})
+    assert found <= truth
+    assert found == pytest.approx(truth, rel=1e-12, abs=1e-300)
+    # One number for the sensor charges every coordinate by the least noise.
+    assert certificate.lower_at(action=action, sensor=math.hypot(lidar, compass)) <= found * (1 + 1e-12)
+
+
+def test_lower_at_takes_a_budget_per_coordinate_and_zero_where_there_is_no_noise() -> None:
+    certificate = staged(ProposalSchedule(count=1, sigma=[0.2, 0.4, 0.0]))
+    squares = Fraction(0.1) ** 2 / Fraction(0.2) ** 2 + Fraction(0.3) ** 2 / Fraction(0.4) ** 2
+    assert certificate.lower_at(action=[0.1, 0.3, 0.0]) == pytest.approx(exact_lower(certificate, squares), rel=1e-12)
+    assert certificate.lower_at(action=[0.0, 0.0, 0.0]) == certificate.p_lower
+    assert certificate.lower_at(action=0.1) == certificate.lower_at(0.1) == certificate.lower_at(action=[0.1, 0, 0])
+    assert certificate.axes == {"action": (certificate.budget, pytest.approx(2 * certificate.budget), 0.0)}
+    with pytest.raises(ValueError, match=r"`action\[2\]` must be 0, because there is no noise there, got 1e-09"):
+        certificate.lower_at(action=[0.0, 0.0, 1e-9])
+
+
+def test_lower_at_over_blocks_that_differ_takes_the_least_noise_of_each_coordinate() -> None:
+    wide, narrow = ProposalSchedule(count=1, sigma=[0.4, 0.1]), ProposalSchedule(count=1, sigma=[0.2, 0.3])
+    certificate = staged([wide, narrow])
+    worst = ProposalSchedule(count=1, sigma=[0.2, 0.1])
+    assert certificate.lower_at(action=[0.05, 0.03]) == staged(worst).lower_at(action=[0.05, 0.03])
+    assert certificate.axes == staged(worst).axes
+    silent = staged([wide, ProposalSchedule(count=1, sigma=[0.2, 0.0])])
+    assert silent.axes["action"][1] == 0.0
+    with pytest.raises(ValueError, match="no noise there"):
+        silent.lower_at(action=[0.0, 0.1])
+
+
+def test_energy_adds_stages_up_and_is_infinite_where_there_is_no_noise() -> None:
+    shifts = {"action": np.array([[0.1, 0.0], [0.0, 0.2]]), "sensor": np.array([[0.01, 0.0, 0.0], [0.0, 0.0, 0.003]])}
+    layout = {"lidar": (0, 2), "compass": (2, 3)}
+    truth = FOUR.charge_exact * (Fraction(0.1) ** 2 + Fraction(0.2) ** 2)
+    truth += Fraction(0.01) ** 2 / Fraction(0.05) ** 2 + Fraction(0.003) ** 2 / Fraction(0.01) ** 2
+    found = Fraction(energy(shifts, BOTH, layout=layout))
+    assert truth <= found <= truth * (1 + Fraction(1, 2**51))
+    assert energy({"sensor": np.array([[0.0, 0.0, 0.0, 1e-9]])}, Schedule(sensor=SENSOR), layout=layout) == math.inf
+    assert energy({"sensor": np.zeros((1, 4))}, Schedule(sensor=SENSOR), layout=layout) == 0.0
+    diagonal = energy(np.array([[0.2, 0.4]]), DIAGONAL)
+    assert diagonal == pytest.approx(2 * DIAGONAL.kappa, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        BOTH,
+        Schedule(sensor=SENSOR, readers="controller"),
+        Schedule(score=ProposalSchedule(count=8, sigma=[1.0, 0.0, 2.0], rho=0.3)),
+        Schedule(action=[ONE, DIAGONAL], sensor=[ProposalSchedule(count=1, sigma=0.1), SENSOR]),
+        Schedule(action=[ONE], sensor=[SENSOR]),
+    ],
+)
+@pytest.mark.parametrize("successes", [10, 256])
+def test_certificate_of_stages_comes_back_from_json_and_states_what_is_outside(schedule, successes) -> None:
+    certificate = staged(schedule, successes)
+    again = TrajectoryCertificate.from_json(certificate.to_json())
+    assert again == certificate
+    assert again.to_json() == certificate.to_json()
+    assert again.is_certified == (successes == 256)
+
+
+def test_certificate_premises_name_the_stages_and_what_has_no_noise() -> None:
+    def said(schedule) -> str:
+        premises = staged(schedule).premises
+        assert premises[:4] == (Bound.CLOPPER_PEARSON.premise, *PREMISES)
+        return " ".join(premises[4:])
+
+    assert said(FOUR) == ""
+    assert "only these slices have noise: compass, lidar. Errors elsewhere are outside of the claim." in said(BOTH)
+    assert "Verifier and fallbacks are taken to read the true one" not in said(BOTH)
+    assert "Verifier and fallbacks are taken to read the true one" in said(
+        Schedule(sensor=SENSOR, readers="controller")
+    )
+    partly = ProposalSchedule(count=1, sigma=[0.2, 0.0, 0.1, 0.0])
+    assert (
+        said(partly)
+        == "There is no noise on action coordinates 1, 3, counted from 0. Shifts there are outside of the claim."
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("schedule", "sensor", 0, "sigma", "lidar"), 0.06),
+        (("schedule", "sensor", 0, "sigma"), 0.05),
+        (("schedule", "sensor", 0, "sigma"), {}),
+        (("schedule", "sensor", 0, "sigma", "lidar"), 0.0),
+        (("schedule", "sensor", 0, "count"), 2),
+        (("schedule", "sensor"), None),
+        (("schedule", "readers"), "controller"),
+        (("budgets", "sensor"), 0.5),
+        (("axes", "sensor", "lidar"), 0.5),
+        (("axes", "sensor", "gyro"), 0.5),
+        (("charges", "sensor", 0, "lidar"), 1.0),
+        (("premises", 5), "Everything is covered."),
+    ],
+)
+def test_certificate_of_stages_refuses_any_changed_entry(path, value) -> None:
+    document = json.loads(staged(BOTH).to_json())
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(CertificateError):
+        TrajectoryCertificate.from_json(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: staged(BOTH).lower_at(), "`budget` must be given, or the budget of a stage"),
+        (lambda: staged(BOTH).lower_at(0.1, action=0.1), "`budget` must not be given beside `action`"),
+        (
+            lambda: staged(BOTH).lower_at(score=0.1),
+            "`stage` must be one of sensor, action, which have noise, got score",
+        ),
+        (lambda: staged(BOTH).lower_at(sensor={"gyro": 0.1}), r"`sensor\['gyro'\]` must be 0"),
+        (
+            lambda: staged(BOTH).lower_at(sensor=[0.1]),
+            "`sensor` must have one budget for each of 2|given as its `sigma`",
+        ),
+        (
+            lambda: staged(BOTH).lower_at(action={"x": 0.1}),
+            "`action` must be one number, because its noise has no names",
+        ),
+        (lambda: staged(BOTH).lower_at(sensor=-0.1), "`sensor` must be at least 0"),
+        (lambda: staged(BOTH).lower_at(sensor=math.nan), "`sensor` must be a number, got nan"),
+        (lambda: staged(BOTH).lower_at(sensor={"lidar": math.inf}), r"`sensor\['lidar'\]` must be finite"),
+        (lambda: staged(DIAGONAL).lower_at(action=[0.1]), "one budget for each of 2 coordinates, got 1"),
+        (lambda: energy({"sensor": np.zeros((1, 2))}, FOUR), "`stage` must be one of action, which have noise"),
+        (
+            lambda: energy({"motor": np.zeros((1, 2))}, FOUR),
+            "`stage` must be one of sensor, action, score, got 'motor'",
+        ),
+        (lambda: energy({"sensor": np.zeros((1, 2))}, BOTH), "`observation_layout`"),
+    ],
+)
+def test_stages_of_a_certificate_refuse(call, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()

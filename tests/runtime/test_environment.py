@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from toys import Line
 
-from ccfs.runtime.environment import Signals, inner_step, time_limit
+from ccfs.runtime.environment import Signals, inner_step, observation_layout, time_limit
 
 OBSERVATION = np.zeros(2)
 
@@ -67,3 +67,57 @@ def test_time_limit_is_the_least_of_the_wrappers_and_none_without_any():
     assert time_limit(Line()) is None
     assert time_limit(limited) == 30
     assert time_limit(gymnasium.wrappers.TimeLimit(limited, max_episode_steps=50)) == 30
+
+
+class Parts(gymnasium.Env):
+    """An environment with a Dict of observations."""
+
+    def __init__(self):
+        box = gymnasium.spaces.Box
+        self.observation_space = gymnasium.spaces.Dict(
+            {"lidar": box(0.0, 1.0, (2, 2)), "compass": box(-1.0, 1.0, (3,)), "room": gymnasium.spaces.Discrete(2)}
+        )
+        self.action_space = box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return {"lidar": np.full((2, 2), 0.5), "compass": np.arange(3.0) / 9, "room": 1}, {}
+
+
+def test_observation_layout_of_a_flattened_dict_has_the_places_of_its_keys():
+    env = gymnasium.wrappers.FlattenObservation(Parts())
+    layout = observation_layout(env)
+    flat, _ = env.reset()
+    assert flat[slice(*layout["lidar"])].tolist() == [0.5] * 4
+    np.testing.assert_allclose(flat[slice(*layout["compass"])], np.arange(3.0) / 9)
+    assert flat[slice(*layout["room"])].tolist() == [0.0, 1.0]
+    assert observation_layout(gymnasium.wrappers.TimeLimit(env, 5)) == layout
+
+
+class Named(Line):
+    observation_layout = {"place": (0, 1), "rest": (1, 3)}  # noqa: RUF012
+
+
+class Asked(Line):
+    @property
+    def observation_layout(self):
+        return {"place": np.array([0, 1]), "rest": [1, 3]}
+
+
+class Doubled(gymnasium.ObservationWrapper):
+    """Changes the observation, and says so by another space."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,), np.float64)
+
+    def observation(self, observation):
+        return np.tile(observation, 2)
+
+
+@pytest.mark.parametrize("make", [Named, Asked])
+def test_observation_layout_is_taken_from_the_attribute_through_wrappers_that_keep_the_observation(make):
+    expected = {"place": (0, 1), "rest": (1, 3)}
+    assert observation_layout(make()) == expected
+    assert observation_layout(gymnasium.wrappers.TimeLimit(make(), 5)) == expected
+    assert observation_layout(Doubled(make())) is None  # the places of the inner one are not those of the outer one
+    assert observation_layout(Line()) is None

@@ -146,3 +146,46 @@ def foreign_threads():
     np.ones((600, 600)) @ np.ones((600, 600))
     names = [(task / "comm").read_text(encoding="utf-8").strip() for task in Path("/proc/self/task").iterdir()]
     return len([name for name in names if name != "jemalloc_bg_thd"]) - threading.active_count()
+
+
+class Buttons(gymnasium.Env):
+    """Counts which action was pressed. The observation is the last action and the time; the reward is the action."""
+
+    def __init__(self, *, space=None, steps=None, start=0, count=3, groups=None):
+        if space is None:
+            space = (
+                gymnasium.spaces.Discrete(count, start=start)
+                if groups is None
+                else gymnasium.spaces.MultiDiscrete(groups)
+            )
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space, self.steps = space, steps
+        self.render_mode, self.pressed = None, []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.pressed = 0, []
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.pressed.append(action)
+        self.t += 1
+        last = float(np.sum(action))
+        seen = np.array([last, self.t], dtype=np.float32)
+        return seen, last, False, self.t == self.steps, {"cost": float(last == 2.0)}
+
+
+class Scores:
+    """A controller that gives the same scores at every step."""
+
+    digest = "scores"
+
+    def __init__(self, scores=(0.0, 1.0, 0.5)):
+        self._scores = scores
+
+    def reset(self):
+        pass
+
+    def center(self, observation):
+        return np.array(self._scores)
