@@ -20,6 +20,7 @@ SECTIONS = {
     "ControllerSpec": "`[[controllers]]`",
     "ScheduleSpec": "`[[schedules]]`",
     "BlockSpec": "A block",
+    "SensorSpec": "A sensor",
     "ProgramSpec": "`[program]`",
     "VerifierSpec": "A verifier",
     "CandidateMapSpec": "A candidate map",
@@ -30,6 +31,7 @@ SECTIONS = {
 }
 CERTIFICATE = {
     "ClaimRecord": "The claim",
+    "ScheduleRecord": "The schedule",
     "BlockRecord": "A block",
     "AttackedCount": "Under an attack",
     "CodeDigests": "Code",

@@ -23,8 +23,10 @@ from ccfs.runs.manifest import write_manifest
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chain_step, lines_of, table_of
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
+from ccfs.runtime.wrapper import Widths
 
 pytestmark = pytest.mark.slow
+ONE = Widths(center=1, action=1)
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +123,9 @@ def reseal(store):
 
 
 def rechain(steps, row):
-    chain, made = chain_start(row.reset_seed, 1, row.first_observation), []
+    chain, made = chain_start(row.reset_seed, ONE, row.first_observation), []
     for step in steps:
-        chain = chain_step(chain, step)
+        chain = chain_step(chain, step, ONE)
         made.append(step._replace(chain=chain))
     return made, chain
 
@@ -135,7 +137,7 @@ PRIVATE = "private/steer/four/push/batch-00001.parquet"
 
 def forge_steps(store, change):
     steps = lines_of(StepRow, read_parquet(store.read(TRACES)))
-    store.write(TRACES, parquet_bytes(table_of(StepRow, change(steps), 1)))
+    store.write(TRACES, parquet_bytes(table_of(StepRow, change(steps), ONE)))
     reseal(store)
 
 
@@ -193,7 +195,7 @@ def test_audit_finds_a_terminated_trial_that_is_called_horizon(store):
     rows = lines_of(TrajectoryRow, read_parquet(store.read(ROWS)))
     mine = [step for step in steps if step.trial == 4]
     mine, chain = rechain([*mine[:-1], mine[-1]._replace(terminated=True)], rows[0])
-    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], ONE)))
     store.write(ROWS, parquet_bytes(table_of(TrajectoryRow, changed_first(rows, chain=chain))))
     reseal(store)
     (fault,) = audit(store).faults
@@ -210,12 +212,12 @@ def test_audit_finds_a_dropped_trial_behind_new_hashes(store):
     [
         ({"energy": 0.0}, "another energy"),
         ({"shift": (0.9,)}, "must keep the energy"),
-        ({"t": 3}, "one shift for each step"),
+        ({"t": 3}, "must hold the shifts of each step"),
     ],
 )
 def test_audit_finds_forged_shifts_behind_new_hashes(store, values, message):
     rows = lines_of(ShiftRow, read_parquet(store.read(PRIVATE)))
-    store.write(PRIVATE, parquet_bytes(table_of(ShiftRow, changed_first(rows, **values), 1)))
+    store.write(PRIVATE, parquet_bytes(table_of(ShiftRow, changed_first(rows, **values), ONE)))
     reseal(store)
     assert any(fault.startswith(PRIVATE) and message in fault for fault in audit(store).faults)
 
@@ -226,7 +228,7 @@ def test_audit_replay_finds_a_forgery_that_is_consistent_in_itself(store):
     rows = lines_of(TrajectoryRow, read_parquet(store.read(ROWS)))
     mine = [step._replace(reward=step.reward + 0.25) for step in steps if step.trial == 4]
     mine, chain = rechain(mine, rows[0])
-    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], 1)))
+    store.write(TRACES, parquet_bytes(table_of(StepRow, [*mine, *(step for step in steps if step.trial != 4)], ONE)))
     total = float(sum(step.reward for step in mine))
     forged = changed_first(rows, chain=chain, total_reward=total)
     store.write(ROWS, parquet_bytes(table_of(TrajectoryRow, forged)))

@@ -104,15 +104,23 @@ def test_interval_is_clopper_and_pearsons():
 def test_observed_certifies_an_energy_limit_by_its_square_root():
     steps = [ProposalSchedule(count=1, sigma=0.2), ProposalSchedule(count=1, sigma=0.4)]
     proof = certify_event(90, 100, delta=0.05, family=1, target=0.5, schedule=steps, bound="clopper-pearson")
-    by_energy = AttackedCount(attack="a", budget=None, energy_limit=4.0, energy=1.0, successes=3, trials=100)
-    by_budget = AttackedCount(attack="b", budget=0.4, energy_limit=4.0, energy=1.0, successes=3, trials=100)
-    absent = AttackedCount(attack="c", budget=0.4, energy_limit=4.0, energy=0.0, successes=0, trials=0)
+    by_energy = AttackedCount(
+        attack="a", stages=("action",), budget=None, energy_limit=4.0, energy=1.0, successes=3, trials=100
+    )
+    by_budget = AttackedCount(
+        attack="b", stages=("action",), budget=0.4, energy_limit=4.0, energy=1.0, successes=3, trials=100
+    )
+    absent = AttackedCount(
+        attack="c", stages=("action",), budget=0.4, energy_limit=4.0, energy=0.0, successes=0, trials=0
+    )
     nominal, energy, budget = observed(proof, [by_energy, by_budget, absent])
     assert (nominal.budget, nominal.certified) == (0.0, proof.p_lower)
     assert energy.budget == pytest.approx(0.4)
     assert energy.certified <= budget.certified == pytest.approx(energy.certified, abs=1e-12)
     assert not nominal.is_contradiction
-    worse = AttackedCount(attack="d", budget=0.01, energy_limit=0.0025, energy=0.0, successes=3, trials=100)
+    worse = AttackedCount(
+        attack="d", stages=("action",), budget=0.01, energy_limit=0.0025, energy=0.0, successes=3, trials=100
+    )
     assert observed(proof, [worse])[1].is_contradiction
 
 

@@ -25,7 +25,7 @@ from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.program import CausalProgram, FallbackEntry
 from ccfs.runtime.streams import Streams
-from ccfs.runtime.wrapper import ProposalWrapper
+from ccfs.runtime.wrapper import ProposalWrapper, Widths
 
 HORIZON, UNITS, UNIT = 8, 16, 0.0625
 SPEC = ChainSpec()
@@ -53,7 +53,7 @@ def run(spec, schedule, trials, adversary=None, limit=0.0):
         rows.append(row)
         steps += recorder.steps
     event = NoCostUntilGoal(horizon=HORIZON)
-    return sum(holds(event, trace) for trace in traces(rows, table_of(StepRow, steps, 1)))
+    return sum(holds(event, trace) for trace in traces(rows, table_of(StepRow, steps, Widths(1, 1))))
 
 
 @pytest.mark.slow
