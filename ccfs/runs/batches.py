@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field
@@ -91,7 +92,7 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
 def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
-    Everything is made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
+    All parts are made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
     gives the same bytes.
 
     Args:
@@ -104,7 +105,7 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     try:
         if record is not None:
             _refuse_other_provenance(parse_canonical(canonical), record)
-        return _run(canonical, batch, record)
+        return _run(*_parts(canonical, batch), batch, record)
     except SystemExit as error:  # it would end a worker, or end this process with exit code 0
         raise RuntimeError(f"code that the protocol names tried to end the process: {error!r}.") from error
 
@@ -137,8 +138,13 @@ def _trial(
     )
 
 
-def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None) -> tuple[bytes, ...]:
-    protocol, arm, attack = _parts(canonical, batch)
+def _run(
+    protocol: Protocol,
+    arm: Arm,
+    attack: AttackSpec | None,
+    batch: Batch,
+    expected: dict[str, dict[str, str]] | None,
+) -> tuple[bytes, ...]:
     wrapped, controller = build_arm(protocol, arm, attack)
     tables, rows = TrialTables(wrapped.widths), []
     traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
@@ -180,6 +186,9 @@ def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | No
     return protocol, arm, attack
 
 
+# A worker gets the same text with every batch. The value is frozen, and parts get copies of their arguments
+# (`ccfs/runs/build.py`), so a batch cannot tell whether the protocol was read for it or for the batch before.
+@lru_cache(maxsize=1)
 def parse_canonical(canonical: str) -> Protocol:
     """Return the protocol of a canonical text."""
     return parse_protocol(json.loads(canonical), where="protocol")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TypeVar, cast
 
 import gymnasium
@@ -217,7 +218,7 @@ def _make(key: str, reference: Reference, part: str, kind: object) -> object:
 
 def _call(key: str, function: Callable[..., Made], arguments: dict[str, object]) -> Made:
     try:
-        return function(**{name: _tuples(value) for name, value in arguments.items()})
+        return function(**{name: _given(value) for name, value in arguments.items()})
     except ProtocolError:
         raise
     except (Exception, SystemExit) as error:
@@ -227,6 +228,10 @@ def _call(key: str, function: Callable[..., Made], arguments: dict[str, object])
         raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
 
 
-# JSON has only lists. Parts are frozen values, which hold tuples.
-def _tuples(value: object) -> object:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _given(value: object) -> object:
+    """Return an argument as a part gets it."""
+    # JSON has only lists. Parts are frozen values, which hold tuples.
+    if isinstance(value, list):
+        return tuple(_given(item) for item in value)
+    # A copy: a part that changes a table must not change the protocol, from which the next batch is made.
+    return deepcopy(value)
