@@ -56,8 +56,8 @@ class ParquetSink:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._stream = pa.BufferOutputStream()
-        # Most bytes of a trace are hashes and noise, which nothing compresses: zstd saves 3% over Snappy and takes twice
-        # as long for the few rows of a usual batch. Nobody here reads column statistics, which take time too.
+        # Most bytes of a trace are hashes and noise, which nothing compresses: zstd saves 3% over Snappy and takes
+        # twice as long for the few rows of a usual batch. Nobody here reads column statistics, which take time too.
         # With page checksums any reader finds a flipped bit, even without the manifest.
         self._writer = pq.ParquetWriter(
             self._stream,

@@ -11,10 +11,11 @@ from typing import Literal
 from pydantic import Field
 
 from ccfs.files.documents import Digest, Document
+from ccfs.files.imports import from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
-from ccfs.runs.provenance import differences, provenance
+from ccfs.runs.provenance import differences, trial_tables
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
 from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
@@ -103,9 +104,8 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     """
     record = None if expected is None else json.loads(expected)
     try:
-        if record is not None:
-            _refuse_other_provenance(parse_canonical(canonical), record)
-        return _run(*_parts(canonical, batch), batch, record)
+        with from_source():
+            return _run(*_parts(canonical, batch), batch, record)
     except SystemExit as error:  # it would end a worker, or end this process with exit code 0
         raise RuntimeError(f"code that the protocol names tried to end the process: {error!r}.") from error
 
@@ -113,11 +113,12 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
 def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:
     """Run one trial of a batch alone, in a fresh environment."""
     protocol, arm, attack = _parts(canonical, batch)
-    wrapped, controller = build_arm(protocol, arm, attack)
-    try:
-        return _trial(protocol, arm, wrapped, controller, trial)
-    finally:
-        wrapped.close()
+    with from_source():
+        wrapped, controller = build_arm(protocol, arm, attack)
+        try:
+            return _trial(protocol, arm, wrapped, controller, trial)
+        finally:
+            wrapped.close()
 
 
 def _trial(
@@ -150,6 +151,8 @@ def _run(
     traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
     try:
         if expected is not None:
+            # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
+            _refuse_other_provenance(protocol, expected)
             _refuse_another_controller(arm, controller, expected["controllers"])
         for trial in batch.trials:
             _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
@@ -173,9 +176,8 @@ def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[
 
 
 def _refuse_other_provenance(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
-    here = provenance(protocol, {})
-    for key in ("code", "parts", "files", "packages"):
-        for name, before, now in differences(expected.get(key), here[key]):
+    for key, table in trial_tables(protocol).items():
+        for name, before, now in differences(expected.get(key), table):
             raise RuntimeError(f"a worker has other `{key}` than the run: {name} is {now}, not {before}.")
 
 

@@ -11,6 +11,7 @@ import gymnasium
 
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import attacked_stages, energy_limit
+from ccfs.files.imports import from_source, loading
 from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, target
@@ -124,7 +125,9 @@ def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Eve
         if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
             within = f"[1, {protocol.horizon}], the protocol's horizon"
             raise ProtocolError(f"`{key}.arguments.horizon` must be in {within}, got {horizon!r}.")
-    return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
+    # Counts are bound to the code of their event, so whatever it loads is noted (`ccfs/runs/provenance.py`).
+    with loading(spec.event):
+        return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
 
 
 def check(protocol: Protocol, *, where: str) -> dict[str, str]:
@@ -208,7 +211,8 @@ def resolve(key: str, path: str) -> Callable[..., object]:
 
 def _make(key: str, reference: Reference, part: str, kind: object) -> object:
     """Make a part from a reference. `kind` is a class or an interface, to which the caller casts the result."""
-    made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
+    with from_source():
+        made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
         name, advice = expected.__name__, advice_on_kind(expected.__name__, made)
