@@ -117,10 +117,10 @@ def imported_names(path: Path, package: str = "") -> Iterator[tuple[str, str]]:
     """Yield (module, member) for each import in a file. The member is empty for a whole module.
 
     Args:
-        path: the file. A file that is not Python imports nothing.
+        path: the file. One that is not Python, or not there, imports nothing.
         package: dotted name of the package where relative imports start.
     """
-    if path.suffix == ".py":
+    if path.suffix == ".py" and path.is_file():
         yield from _imports(path.read_bytes(), package)
 
 

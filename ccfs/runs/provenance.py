@@ -71,6 +71,7 @@ _EVENTS, _EVERY_EVENT = "ccfs.runs.events", ("holds", "total_cost")
 _MOST_FILES = 10_000
 NOT_HERE = "not here"
 """Stands for the digest of code whose files are not on this machine."""
+_TOO_LARGE = "too large"
 
 # Before the names of what is no file of code, in the record of an event.
 _PACKAGE, _FILE = "package ", "file "
@@ -124,12 +125,17 @@ def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, obj
 
     Call it when the events have been made, so that it sees what they have loaded.
     """
-    behind = {spec.name: _event_behind(protocol, spec) for spec in protocol.events}
+    behind = {spec.name: _event_behind(protocol, spec, are_made=True) for spec in protocol.events}
     for name, found in behind.items():
         if found is None:
             _refuse_unseen(f"events.{name}")
         elif NOT_HERE in found.digests.values():
             raise ProtocolError(f"`events.{name}` must load its code from files, got {found.first(NOT_HERE)}.")
+        elif _TOO_LARGE in found.digests.values():
+            raise ProtocolError(
+                f"`events.{name}` must name folders of at most {_MOST_FILES} files, got {found.first(_TOO_LARGE)}. "
+                "Name the files that it reads."
+            )
     return {
         "format": Provenance.format_name(),
         "protocol": protocol.hash,
@@ -223,14 +229,15 @@ def changed_events(
     Args:
         protocol: the protocol of the run.
         record: the provenance of the run.
-        are_made: whether the events have been made in this process. Then all that they load is known. Before, files
-            may be missing that an event finds because it extends `sys.path` itself, and those are not called gone.
+        are_made: whether the events have been made in this process. Then all that they load is known, and folders that
+            their arguments name are read. Before, files may be missing that an event finds because it extends
+            `sys.path` itself, and those are not called gone.
     """
     events = record.get("events")
     for spec in protocol.events:
         recorded = events.get(spec.name) if isinstance(events, dict) else None
         known = {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}
-        behind = _event_behind(protocol, spec)
+        behind = _event_behind(protocol, spec, are_made=are_made)
         if behind is None:
             modules = {name.partition(":")[0] for name in part_targets(protocol)[f"events.{spec.name}"]}
             if all(map(is_importable, modules)):
@@ -242,14 +249,20 @@ def changed_events(
                 yield spec.name, f"{behind.places[name]} was not seen to belong to it then"
             elif known[name] != digest:
                 yield spec.name, f"{behind.places[name]} was changed since"
-        for name in known.keys() - behind.digests.keys():
-            may_be_missing = bool(_own_parts(spec)) and not are_made and not name.startswith((_PACKAGE, _FILE))
-            if not may_be_missing and _file_digest_of(name) != known[name]:
+        for name in sorted(known.keys() - behind.digests.keys()):
+            if not (_may_be_missing(name, spec, are_made=are_made) or _module_digest(name) == known[name]):
                 yield spec.name, f"{name.removeprefix(_FILE)} is gone"
 
 
-def _file_digest_of(name: str) -> str | None:
-    """Return the digest of a file that an event loaded once and that it has not loaded here."""
+def _may_be_missing(name: str, spec: EventSpec, *, are_made: bool) -> bool:
+    """Return whether something recorded may be missing because its event is not made yet."""
+    if are_made or not _own_parts(spec) or name.startswith(_PACKAGE):
+        return False
+    return not name.startswith(_FILE) or Path(name.removeprefix(_FILE)).is_dir()
+
+
+def _module_digest(name: str) -> str | None:
+    """Return the digest of a module's file that its event has not loaded here. Something else may have, before."""
     path = None if name.startswith((_PACKAGE, _FILE)) else module_file(module_of(name))
     return None if path is None else file_code_digest(path)
 
@@ -259,7 +272,7 @@ def _own_parts(spec: EventSpec) -> list[EventSpec]:
     return [spec] * (":" in spec.event) + [own for part in spec.events for own in _own_parts(part)]
 
 
-def _event_behind(protocol: Protocol, spec: EventSpec) -> _Behind | None:
+def _event_behind(protocol: Protocol, spec: EventSpec, *, are_made: bool) -> _Behind | None:
     """Return what an event's counts depend on, or None if some of its code is not on this machine."""
     names = part_targets(protocol)[f"events.{spec.name}"]
     shipped = [name.partition(":")[2] for name in names if name.partition(":")[0] == _EVENTS]
@@ -283,22 +296,23 @@ def _event_behind(protocol: Protocol, spec: EventSpec) -> _Behind | None:
         if name not in _PACKAGES:  # those stand in the table of packages
             digests[_PACKAGE + name], places[_PACKAGE + name] = found_version, f"the package {name}"
     for text in {text for part in _own_parts(spec) for text in _texts([part.arguments])}:
-        digest = _named_digest(text, f"events.{spec.name}")
+        digest = _named_digest(text, reads_folders=are_made)
         if digest is not None:
             digests[_FILE + text], places[_FILE + text] = digest, text
     return _Behind(digests, places)
 
 
-def _named_digest(name: str, place: str) -> str | None:
+def _named_digest(name: str, *, reads_folders: bool) -> str | None:
     """Return the digest of the file or folder that an argument of an event names, None if there is none."""
     if _is_file(name):
         return file_digest(Path(name))
-    if not _is_path(name) or not Path(name).is_dir():
+    # Whoever only looks at a stranger's run does not have a stranger choose the folder that is read.
+    if not (reads_folders and _is_path(name) and Path(name).is_dir()):
         return None
     try:
         return folder_digest(Path(name), most=_MOST_FILES)
-    except ValueError as error:
-        raise ProtocolError(f"`{place}` names a folder that is too large: {error} Name the files to read.") from error
+    except ValueError:
+        return _TOO_LARGE
 
 
 def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:

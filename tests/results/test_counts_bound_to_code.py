@@ -319,19 +319,22 @@ def test_event_is_bound_to_the_folder_that_an_argument_names(tmp_path):
     write(folder, {"a/one.txt": "1", "two.txt": "2"})
     made = own_event(tmp_path, "toys:Quiet", f'{{ folder = "{folder}" }}')
     record = recorded(made)
-    assert list(changed_events(made, record)) == []
+    assert list(changed_events(made, record, are_made=True)) == []
     for change in ({"a/one.txt": "9"}, {"a/one.txt": "1", "a/new.txt": ""}):
         write(folder, change)
-        assert list(changed_events(made, record)) == [("safe", f"{folder} was changed since")]
+        assert list(changed_events(made, record, are_made=True)) == [("safe", f"{folder} was changed since")]
+    assert list(changed_events(made, record)) == []  # nobody who only looks reads a folder that a stranger names
     (folder / "a" / "new.txt").unlink()
     (folder / "a" / "one.txt").rename(folder / "a" / "other.txt")
-    assert list(changed_events(made, record)) == [("safe", f"{folder} was changed since")]
+    assert list(changed_events(made, record, are_made=True)) == [("safe", f"{folder} was changed since")]
+    shutil.rmtree(folder)
+    assert list(changed_events(made, record)) == [("safe", f"{folder} is gone")]
 
 
 def test_event_with_a_folder_too_large_to_read_at_every_count_is_refused(tmp_path, monkeypatch):
     write(tmp_path / "many", {f"{i}.txt": "" for i in range(4)})
     monkeypatch.setattr(provenance, "_MOST_FILES", 3)
-    with pytest.raises(ProtocolError, match=r"`events.safe` names a folder that is too large: .* at most 3 files"):
+    with pytest.raises(ProtocolError, match=r"`events.safe` must name folders of at most 3 files, got .*many"):
         recorded(own_event(tmp_path, "toys:Quiet", f'{{ folder = "{tmp_path / "many"}" }}'))
 
 
@@ -405,6 +408,22 @@ def test_event_that_could_count_from_an_archive_is_refused_and_one_that_is_not_h
     assert list(changed_events(made, record)) == []
     monkeypatch.syspath_prepend(tmp_path / "archive.zip")
     assert list(changed_events(made, record)) == [("safe", "zipped_event is not in a file any more")]
+
+
+def test_event_that_loads_from_an_archive_is_refused_before_the_first_trial(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("packed_limits.py", "LIMIT = 0\n")
+    write(
+        tmp_path, {"packing_event.py": f"import sys\nsys.path.append('{tmp_path}/archive.zip')\nimport packed_limits\n"}
+    )
+    (tmp_path / "packing_event.py").write_text((tmp_path / "packing_event.py").read_text() + QUIET)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = own_event(tmp_path, "packing_event:Quiet")
+    build_event(made, made.events[0])
+    with pytest.raises(ProtocolError, match=r"must load its code from files, got .*archive.zip/packed_limits.py"):
+        recorded(made)
+    for module in ("packing_event", "packed_limits"):
+        monkeypatch.delitem(sys.modules, module)
 
 
 HIDDEN = """
