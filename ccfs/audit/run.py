@@ -15,10 +15,18 @@ from ccfs.files.documents import Document, DocumentError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
-from ccfs.runs.build import build_controller, event_references, part_targets
-from ccfs.runs.counting import is_enough, successes
+from ccfs.runs.build import build_controller, event_references
+from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.manifest import MANIFEST, manifest_faults
-from ccfs.runs.provenance import PROVENANCE, Provenance, changed_events, code_tables, differences, packages
+from ccfs.runs.provenance import (
+    PROVENANCE,
+    Provenance,
+    changed_events,
+    code_tables,
+    differences,
+    packages,
+    trial_targets,
+)
 from ccfs.runs.reader import replay_faults
 from ccfs.runs.store import RunError, Store
 
@@ -147,8 +155,8 @@ def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, r
     if recorded.get("protocol") != protocol.hash:
         found.faults.append(f"{PROVENANCE}: belongs to another protocol.")
         return
-    for event, file in changed_events(protocol, recorded):
-        found.faults.append(f"{PROVENANCE}: the event {event!r} is not the one of the run: {file} was changed since.")
+    for event, what in changed_events(protocol, recorded):
+        found.faults.append(f"{PROVENANCE}: the event {event!r} is not the one of the run: {what}.")
     _compare_code(protocol, recorded.get("code"), found)
     for name, before, now in differences(recorded.get("packages"), packages()):
         found.notes.append(f"packages {name}: {before} when the run was made, {now} here.")
@@ -158,7 +166,7 @@ def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, r
 
 def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> None:
     """Note changed code. That is no fault, because only a replay can tell whether the change matters."""
-    here = code_tables(tuple(part_targets(protocol).items()))["code"]
+    here = code_tables(trial_targets(protocol))["code"]
     for name, before, now in differences(recorded, here):
         if name in here:  # code that is not on this machine is named by the replay
             found.notes.append(
@@ -220,10 +228,12 @@ def _stopping_faults(
     store: Store, protocol: Protocol, arm: Arm, finished: list[Batch], *, is_whole: bool
 ) -> Iterator[str]:
     """Yield a fault unless the run stopped exactly where its rule says."""
+    with recorded_events(store, protocol) as events:
+        found = [successes(store, protocol, batch, events) for batch in finished]
     counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
     trials = 0
     for position, batch in enumerate(finished):
-        for name, hits in successes(store, protocol, batch).items():
+        for name, hits in found[position].items():
             counts[name] += hits
         trials += len(batch.trials)
         is_last = position + 1 == len(finished)

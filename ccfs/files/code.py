@@ -5,13 +5,29 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["code_content", "code_digest", "file_code_digest", "parsed"]
+from ccfs.files.digests import files_below
+
+__all__ = ["code_content", "code_digest", "code_files", "definitions_digest", "file_code_digest", "parsed"]
 
 # The first bytes of what is hashed. Whoever changes how a tree is written below must change this too.
 _FORMAT = b"ccfs-code-1\0"
 _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
+# What an import can load: sources, compiled modules without source, and libraries of machine code.
+_CODE = (".py", ".pyc", ".so", ".pyd")
+
+
+def code_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a package that an import can load, those behind links too.
+
+    Not the caches of compiled sources: `from_source` of `ccfs/files/imports.py` does without them.
+    """
+    for path in files_below(folder, lambda inner: inner.name != "__pycache__" and not inner.name.startswith(".")):
+        if path.suffix in _CODE:
+            yield path
 
 
 def file_code_digest(path: Path) -> str:
@@ -20,7 +36,7 @@ def file_code_digest(path: Path) -> str:
     A folder is an installed package, which has a version of its own. The names and bytes of its modules count.
     """
     if path.is_dir():
-        files = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*.py"))
+        files = sorted((file.relative_to(path).as_posix(), file) for file in code_files(path))
         return _sha256(
             b"folder\0" + b"".join(f"{name}\0{_sha256(file.read_bytes())}\n".encode() for name, file in files)
         )
@@ -28,6 +44,7 @@ def file_code_digest(path: Path) -> str:
     return code_digest(content) if path.suffix == ".py" else _sha256(b"bytes\0" + content)
 
 
+@lru_cache(maxsize=512)  # a command asks for the same sources again and again
 def code_digest(source: bytes) -> str:
     """Return the SHA-256 (hex) of what a Python source does, the same on every supported Python version.
 
@@ -43,6 +60,76 @@ def code_digest(source: bytes) -> str:
     if tree is None:
         return _sha256(b"bytes\0" + source)
     return _sha256(b"tree\0" + code_content(tree, has_docstrings=b"__doc__" in source))
+
+
+@lru_cache(maxsize=64)
+def definitions_digest(source: bytes, names: tuple[str, ...]) -> str:
+    """Return the digest of what some definitions of a source can reach: themselves and all that they mention.
+
+    Other definitions beside them may come, go and change. A statement at the top of the source counts if a name that it
+    defines is mentioned, also as an attribute or a text, in a statement that counts. A statement that defines no name,
+    such as an `if`, always counts.
+
+    *Assumes* that a definition, its decorators included, changes nothing that stands beside it. This is for files that
+    keep to that, such as our own.
+
+    >>> source = b"def one():\\n    return TWO\\nTWO = 2\\ndef three():\\n    return 3"
+    >>> definitions_digest(source, ("one",)) == definitions_digest(source.replace(b"3", b"4"), ("one",))
+    True
+    >>> definitions_digest(source, ("one",)) == definitions_digest(source.replace(b"2", b"4"), ("one",))
+    False
+    """
+    tree = parsed(source)
+    if tree is None:
+        return _sha256(b"bytes\0" + source)
+    mentioned = set(names)
+    kept: list[ast.stmt] = []
+    tree.body = [single for item in tree.body for single in _singles(item)]
+    pending = list(tree.body)
+    while True:
+        reached = [item for item in pending if (defined := _defined(item)) is None or defined & mentioned]
+        if not reached:
+            break
+        kept += reached
+        pending = [item for item in pending if item not in reached]
+        mentioned.update(name for item in reached for name in _mentioned(item))
+    tree.body = [item for item in tree.body if item in kept]
+    return _sha256(b"definitions\0" + code_content(tree, has_docstrings=b"__doc__" in source))
+
+
+def _singles(item: ast.stmt) -> list[ast.stmt]:
+    """Return an import as one import for each name, so that only those count that are mentioned."""
+    if isinstance(item, ast.Import):
+        return [ast.Import(names=[alias]) for alias in item.names]
+    if isinstance(item, ast.ImportFrom):
+        return [ast.ImportFrom(module=item.module, names=[alias], level=item.level) for alias in item.names]
+    return [item]
+
+
+def _defined(item: ast.stmt) -> set[str] | None:
+    """Return the names that a statement defines, None if it may do more than that."""
+    if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {item.name}
+    if isinstance(item, ast.Import):
+        return {alias.asname or alias.name.partition(".")[0] for alias in item.names}
+    if isinstance(item, ast.ImportFrom):
+        names = {alias.asname or alias.name for alias in item.names}
+        return None if "*" in names or item.module == "__future__" else names
+    targets = item.targets if isinstance(item, ast.Assign) else [item.target] if isinstance(item, ast.AnnAssign) else []
+    found = {target.id for target in targets if isinstance(target, ast.Name)}
+    return found if len(found) == len(targets) > 0 else None
+
+
+def _mentioned(item: ast.stmt) -> Iterable[str]:
+    for node in ast.walk(item):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.Global):
+            yield from node.names
 
 
 def parsed(source: bytes | str) -> ast.Module | None:

@@ -1,4 +1,4 @@
-"""Find the files behind a callable from import statements alone, without importing or running anything."""
+"""Find the files behind a callable: from import statements alone, and after an import from what it has loaded."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from types import CodeType, ModuleType
 
-from ccfs.files.code import parsed
+from ccfs.files.code import code_files, parsed
 
-__all__ = ["closure", "files_behind", "imported_names", "is_built_in", "is_importable", "module_file"]
+__all__ = [
+    "closure",
+    "files_behind",
+    "from_source",
+    "imported_names",
+    "is_built_in",
+    "is_importable",
+    "loaded_files",
+    "loading",
+    "module_file",
+    "module_of",
+    "packages_behind",
+]
 
 # A package with more files is a library. Only those of its modules count that are imported.
 _MOST_FILES = 1000
@@ -101,17 +117,25 @@ def imported_names(path: Path, package: str = "") -> Iterator[tuple[str, str]]:
     """Yield (module, member) for each import in a file. The member is empty for a whole module.
 
     Args:
-        path: the file. A file that is not Python imports nothing.
+        path: the file. One that is not Python, or not there, imports nothing.
         package: dotted name of the package where relative imports start.
     """
-    tree = parsed(path.read_bytes()) if path.suffix == ".py" else None
+    if path.suffix == ".py" and path.is_file():
+        yield from _imports(path.read_bytes(), package)
+
+
+@lru_cache(maxsize=512)
+def _imports(source: bytes, package: str) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    tree = parsed(source)
     for node in () if tree is None else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
+            found += ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from ((_absolute(node, package), alias.name) for alias in node.names)
+            found += ((_absolute(node, package), alias.name) for alias in node.names)
         elif isinstance(node, ast.Call) and _is_import_call(node):
-            yield from ((text, "") for text in _first_text(node))
+            found += ((text, "") for text in _first_text(node))
+    return tuple(found)
 
 
 def _is_import_call(node: ast.Call) -> bool:
@@ -174,8 +198,16 @@ def _own_files(module: str, package: str) -> dict[str, Path]:
 def _is_own(module: str, package: str) -> bool:
     """Return whether a module is here, and not in `package`, in the standard library or installed."""
     path = None if module.partition(".")[0] == package else module_file(module)
+    if path is not None and _is_installed(path):
+        # One that no package brought here has no version, so its file counts.
+        return not _distributions(module.partition(".")[0])
+    return path is not None and _is_users(path)
+
+
+def _is_users(path: Path) -> bool:
+    """Return whether a file belongs neither to the standard library nor to an installed package."""
     # By its place, not by its name: a file beside an event may be called like a module of the standard library.
-    return path is not None and not (_is_installed(path) or path.is_relative_to(_STANDARD))
+    return not (_is_installed(path) or path.is_relative_to(_STANDARD))
 
 
 def _is_installed(path: Path) -> bool:
@@ -190,14 +222,33 @@ def _package_files(module: str) -> dict[str, Path]:
     top = module.partition(".")[0]
     spec = _spec(top)
     folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-    files = {f"{top}/{path.relative_to(folder).as_posix()}": path for folder in folders for path in _modules(folder)}
+    files = {
+        f"{top}/{path.relative_to(folder).as_posix()}": path
+        for folder in folders
+        if folder.is_dir()
+        for path in code_files(folder)
+    }
     if 0 < len(files) <= _MOST_FILES:
         return {top: folders[0]} if _is_installed(folders[0]) else files
     source = module_file(module)
-    if source is None:
-        return {}
-    end = "/__init__.py" if source.name == "__init__.py" else source.suffix
-    return {module.replace(".", "/") + end: source}
+    return {} if source is None else {_file_name(module, source): source}
+
+
+def _file_name(module: str, path: Path) -> str:
+    """Return the name of a module's file that does not depend on its folder."""
+    stem, _, suffix = path.name.partition(".")
+    return module.replace(".", "/") + (f"/{path.name}" if stem == "__init__" else f".{suffix}")
+
+
+def module_of(name: str) -> str:
+    """Return the module of a name that `files_behind` or `loaded_files` gave.
+
+    >>> module_of("mine/deep/__init__.py"), module_of("mine/number.cpython-311-x86_64-linux-gnu.so")
+    ('mine.deep', 'mine.number')
+    """
+    folder, _, file = name.rpartition("/")
+    stem = file.partition(".")[0]
+    return (folder if stem == "__init__" else f"{folder}/{stem}" if folder else stem).replace("/", ".")
 
 
 def _homes(module: str, source: Path, name: str) -> list[tuple[str, str]]:
@@ -228,7 +279,96 @@ def _lazy_homes(module: str, name: str) -> list[str]:
     ]
 
 
-def _modules(folder: Path) -> Iterator[Path]:
-    for place, inner, names in os.walk(folder):
-        inner[:] = [name for name in inner if name != "__pycache__" and not name.startswith(".")]
-        yield from (Path(place) / name for name in names if name.endswith(".py"))
+_loaded: dict[str, set[str]] = {}
+
+
+@contextmanager
+def loading(reference: str) -> Iterator[None]:
+    """Remember which modules are loaded inside, for `loaded_files`. Those of the user's own come from their source.
+
+    A module that was loaded before is not seen. So make what is watched before anything else that shares its modules.
+    """
+    before = set(sys.modules)
+    with from_source():
+        try:
+            yield
+        finally:
+            _loaded.setdefault(reference, set()).update(set(sys.modules) - before)
+
+
+def loaded_files(reference: str, package: str) -> dict[str, Path]:
+    """Return the files that making or calling a part has loaded in this process, whatever statement loaded them.
+
+    The standard library, installed packages and `package` do not count. A module that does not come from a file of its
+    own, such as one in an archive, has a path that is no file.
+    """
+    found: dict[str, Path] = {}
+    for name in _loaded.get(reference, ()):
+        place = getattr(sys.modules.get(name), "__file__", None)
+        path = Path(place) if isinstance(place, str) else None
+        if path is not None and name.partition(".")[0] != package and _is_users(path):
+            found[_file_name(name, path)] = path
+    return found
+
+
+@contextmanager
+def from_source() -> Iterator[None]:
+    """Compile modules of the user's own from their source, whatever their `__pycache__` holds.
+
+    Nobody reads a cache of compiled code, and nothing binds it to the source that is read and digested.
+    """
+    finder = _SourceFinder()
+    # Directly before Python's own finder, so that built-in modules and whatever else comes earlier still do.
+    place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else len(sys.meta_path)
+    sys.meta_path.insert(place, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _SourceFinder:
+    """Finds what Python's own finder finds, and has sources of the user's own compiled anew."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader and _is_users(Path(spec.loader.path)):
+            spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _SourceLoader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def packages_behind(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the installed packages that files of the user's own import, each with its version.
+
+    A module that somebody put among the installed ones without a version is left out: `files_behind` gives its file.
+    """
+    tops = {
+        base.partition(".")[0]
+        for name, path in files.items()
+        if _is_users(path)
+        for base, _ in imported_names(path, ".".join(name.split("/")[:-1]))
+    }
+    return {name: version(name) for top in sorted(tops) if _is_installed_module(top) for name in _distributions(top)}
+
+
+def _is_installed_module(top: str) -> bool:
+    spec = _spec(top) if top else None
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+    return any(place is not None and _is_installed(Path(place)) for place in places)
+
+
+def _distributions(top: str) -> list[str]:
+    return sorted(set(_providers().get(top, ())))
+
+
+@lru_cache(maxsize=1)  # it reads the lists of all installed packages
+def _providers() -> Mapping[str, list[str]]:
+    return packages_distributions()

@@ -11,11 +11,11 @@ from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
-from ccfs.runs.counting import certificate, refuse_changed_events, tally
+from ccfs.runs.counting import certificate, recorded_events, tally
 from ccfs.runs.manifest import manifest_faults, write_manifest
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
-from ccfs.runs.provenance import read_provenance
+from ccfs.runs.provenance import event_digest, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import RunError, Store
@@ -68,15 +68,24 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
     other trials is refused, because whoever may leave trials out can choose the counts. A run is also refused if the
     code of an event is not the recorded one.
     """
-    refuse_changed_events(store, protocol)
+    # All arms are counted before the first certificate is made, because only then all code of the events is known.
+    with recorded_events(store, protocol) as events:
+        tallies = {
+            (arm.name, attack and attack.name): tally(store, protocol, arm, attack, events)
+            for arm in protocol.arms
+            for attack in (None, *protocol.attacks)
+        }
     record = read_provenance(store)
     reader = RunReader(store, protocol)
     digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
+    behind = record.get("events")
+    for name, found in behind.items() if isinstance(behind, dict) else ():
+        parts[f"events.{name}"] = event_digest(_texts(found))
     for arm in protocol.arms:
-        counts, trials = tally(store, protocol, arm, None)
+        counts, trials = tallies[arm.name, None]
         _refuse_missing_trials_of(store, protocol, arm, trials)
         files = [name for batch in reader.batches(arm, None) for name in batch.files]
-        attacked = [(spec, *tally(store, protocol, arm, spec)) for spec in protocol.attacks]
+        attacked = [(spec, *tallies[arm.name, spec.name]) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         for event in protocol.events:
             yield (

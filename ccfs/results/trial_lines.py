@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
 from ccfs.protocol.model import Protocol
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.runs.batches import Batch
-from ccfs.runs.build import build_event
-from ccfs.runs.counting import refuse_changed_events
-from ccfs.runs.events import holds
+from ccfs.runs.counting import recorded_events
+from ccfs.runs.events import Event, holds
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
@@ -45,15 +44,15 @@ def trial_lines(store: Store, protocol: Protocol) -> pa.Table:
     if faults:
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reading its trials.")
     refuse_missing_trials(store, protocol)
-    refuse_changed_events(store, protocol)
     reader = RunReader(store, protocol)
-    lines = [
-        line
-        for attack in (None, *protocol.attacks)
-        for arm in protocol.arms
-        for batch in reader.batches(arm, attack)
-        for line in _batch_lines(reader, protocol, batch, (arm.controller.name, arm.schedule.name))
-    ]
+    with recorded_events(store, protocol) as events:
+        lines = [
+            line
+            for attack in (None, *protocol.attacks)
+            for arm in protocol.arms
+            for batch in reader.batches(arm, attack)
+            for line in _batch_lines(reader, protocol, batch, (arm.controller.name, arm.schedule.name), events)
+        ]
     return pa.Table.from_pylist(lines, schema=_schema(protocol))
 
 
@@ -83,9 +82,8 @@ def _schema(protocol: Protocol) -> pa.Schema:
 
 
 def _batch_lines(
-    reader: RunReader, protocol: Protocol, batch: Batch, arm: tuple[str, str]
+    reader: RunReader, protocol: Protocol, batch: Batch, arm: tuple[str, str], events: Mapping[str, Event]
 ) -> Iterator[dict[str, object]]:
-    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     names = [part.name for part in protocol.program.fallbacks]
     spent = reader.spent(batch)
     for row, trace in zip(reader.trajectories(batch), reader.traces(batch), strict=True):

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import Field
 
 from ccfs.files.documents import Digest, Document
+from ccfs.files.imports import from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
-from ccfs.runs.provenance import differences, provenance
+from ccfs.runs.provenance import differences, trial_tables
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
 from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
@@ -91,7 +93,7 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
 def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
-    Everything is made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
+    All parts are made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
     gives the same bytes.
 
     Args:
@@ -102,9 +104,8 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
     """
     record = None if expected is None else json.loads(expected)
     try:
-        if record is not None:
-            _refuse_other_provenance(parse_canonical(canonical), record)
-        return _run(canonical, batch, record)
+        with from_source():
+            return _run(*_parts(canonical, batch), batch, record)
     except SystemExit as error:  # it would end a worker, or end this process with exit code 0
         raise RuntimeError(f"code that the protocol names tried to end the process: {error!r}.") from error
 
@@ -112,11 +113,12 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
 def replay(canonical: str, batch: Batch, trial: int) -> tuple[TrialRecorder, TrajectoryRow]:
     """Run one trial of a batch alone, in a fresh environment."""
     protocol, arm, attack = _parts(canonical, batch)
-    wrapped, controller = build_arm(protocol, arm, attack)
-    try:
-        return _trial(protocol, arm, wrapped, controller, trial)
-    finally:
-        wrapped.close()
+    with from_source():
+        wrapped, controller = build_arm(protocol, arm, attack)
+        try:
+            return _trial(protocol, arm, wrapped, controller, trial)
+        finally:
+            wrapped.close()
 
 
 def _trial(
@@ -137,13 +139,20 @@ def _trial(
     )
 
 
-def _run(canonical: str, batch: Batch, expected: dict[str, dict[str, str]] | None) -> tuple[bytes, ...]:
-    protocol, arm, attack = _parts(canonical, batch)
+def _run(
+    protocol: Protocol,
+    arm: Arm,
+    attack: AttackSpec | None,
+    batch: Batch,
+    expected: dict[str, dict[str, str]] | None,
+) -> tuple[bytes, ...]:
     wrapped, controller = build_arm(protocol, arm, attack)
     tables, rows = TrialTables(wrapped.widths), []
     traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
     try:
         if expected is not None:
+            # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
+            _refuse_other_provenance(protocol, expected)
             _refuse_another_controller(arm, controller, expected["controllers"])
         for trial in batch.trials:
             _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
@@ -167,9 +176,8 @@ def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[
 
 
 def _refuse_other_provenance(protocol: Protocol, expected: dict[str, dict[str, str]]) -> None:
-    here = provenance(protocol, {})
-    for key in ("code", "parts", "files", "packages"):
-        for name, before, now in differences(expected.get(key), here[key]):
+    for key, table in trial_tables(protocol).items():
+        for name, before, now in differences(expected.get(key), table):
             raise RuntimeError(f"a worker has other `{key}` than the run: {name} is {now}, not {before}.")
 
 
@@ -180,6 +188,9 @@ def _parts(canonical: str, batch: Batch) -> tuple[Protocol, Arm, AttackSpec | No
     return protocol, arm, attack
 
 
+# A worker gets the same text with every batch. The value is frozen, and parts get copies of their arguments
+# (`ccfs/runs/build.py`), so a batch cannot tell whether the protocol was read for it or for the batch before.
+@lru_cache(maxsize=1)
 def parse_canonical(canonical: str) -> Protocol:
     """Return the protocol of a canonical text."""
     return parse_protocol(json.loads(canonical), where="protocol")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TypeVar, cast
 
 import gymnasium
 
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import attacked_stages, energy_limit
+from ccfs.files.imports import from_source, loading
 from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, target
@@ -123,7 +125,9 @@ def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Eve
         if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
             within = f"[1, {protocol.horizon}], the protocol's horizon"
             raise ProtocolError(f"`{key}.arguments.horizon` must be in {within}, got {horizon!r}.")
-    return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
+    # Counts are bound to the code of their event, so whatever it loads is noted (`ccfs/runs/provenance.py`).
+    with loading(spec.event):
+        return cast(Event, _make(key, Reference(make=spec.event, arguments=arguments), "event", Event))
 
 
 def check(protocol: Protocol, *, where: str) -> dict[str, str]:
@@ -207,7 +211,8 @@ def resolve(key: str, path: str) -> Callable[..., object]:
 
 def _make(key: str, reference: Reference, part: str, kind: object) -> object:
     """Make a part from a reference. `kind` is a class or an interface, to which the caller casts the result."""
-    made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
+    with from_source():
+        made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
         name, advice = expected.__name__, advice_on_kind(expected.__name__, made)
@@ -217,7 +222,7 @@ def _make(key: str, reference: Reference, part: str, kind: object) -> object:
 
 def _call(key: str, function: Callable[..., Made], arguments: dict[str, object]) -> Made:
     try:
-        return function(**{name: _tuples(value) for name, value in arguments.items()})
+        return function(**{name: _given(value) for name, value in arguments.items()})
     except ProtocolError:
         raise
     except (Exception, SystemExit) as error:
@@ -227,6 +232,10 @@ def _call(key: str, function: Callable[..., Made], arguments: dict[str, object])
         raise ProtocolError(f"`{key}.arguments` were not accepted, got {arguments!r}: {text}") from error
 
 
-# JSON has only lists. Parts are frozen values, which hold tuples.
-def _tuples(value: object) -> object:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _given(value: object) -> object:
+    """Return an argument as a part gets it."""
+    # JSON has only lists. Parts are frozen values, which hold tuples.
+    if isinstance(value, list):
+        return tuple(_given(item) for item in value)
+    # A copy: a part that changes a table must not change the protocol, from which the next batch is made.
+    return deepcopy(value)

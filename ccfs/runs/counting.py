@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
+from ccfs.files.imports import loading
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch
-from ccfs.runs.build import build_event
-from ccfs.runs.events import holds
+from ccfs.runs.build import build_event, event_references
+from ccfs.runs.events import Event, holds
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["certificate", "is_enough", "refuse_changed_events", "shortfall", "successes", "tally"]
+__all__ = [
+    "certificate",
+    "is_enough",
+    "recorded_events",
+    "refuse_changed_events",
+    "shortfall",
+    "successes",
+    "tally",
+]
 
 _MOST_TRIALS = 1_000_000  # of a protocol
 
 
-def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
+@contextmanager
+def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Event]]:
+    """Give the events of a run to whoever counts, and refuse them if they are not those that the run was made with.
+
+    Files are compared before any code of an event runs. What the events have loaded by then, and while they counted, is
+    compared at the end. So use a count only after this has ended without an exception.
+    """
+    refuse_changed_events(store, protocol)
+    with ExitStack() as watched:
+        for reference in event_references(protocol):
+            watched.enter_context(loading(reference))
+        yield {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    if event_references(protocol):
+        _refuse(store, changed_events(protocol, read_provenance(store), are_made=True))
+
+
+def successes(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Event]) -> dict[str, int]:
     """Return how many trials of a batch are successes, for each event. Each trial must be stored exactly once."""
-    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     counts = dict.fromkeys(events, 0)
     for trace in RunReader(store, protocol).traces(batch):
         for name, event in events.items():
@@ -31,20 +58,27 @@ def successes(store: Store, protocol: Protocol, batch: Batch) -> dict[str, int]:
 
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:
-    """Refuse a run if the code of an event has changed since, because it would count other trials."""
-    for event, file in changed_events(protocol, read_provenance(store)):
+    """Refuse a run if the code of an event has changed since, because it would count other trials. Nothing is run."""
+    _refuse(store, changed_events(protocol, read_provenance(store)))
+
+
+def _refuse(store: Store, changes: Iterable[tuple[str, str]]) -> None:
+    for event, what in changes:
         raise RunError(
-            f"{store.root}: the event {event!r} is not the one that the run was made with: {file} was changed since. "
-            "Restore it, or run a protocol with another `seed`: the same one would give the same trials again."
+            f"{store.root}: the event {event!r} is not the one that the run was made with: {what}. "
+            "Restore it, or run a protocol with another `seed`: the same one would give the same trials again. "
+            "An event must import its helpers by their names, as one reads them."
         )
 
 
-def tally(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[dict[str, int], int]:
-    """Return the successes of each event and the number of trials of an arm."""
-    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+def tally(
+    store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, events: Mapping[str, Event]
+) -> tuple[dict[str, int], int]:
+    """Return the successes of each event and the number of trials of an arm. `recorded_events` gives the events."""
+    counts = dict.fromkeys(events, 0)
     trials = 0
     for batch in RunReader(store, protocol).batches(arm, attack):
-        for name, count in successes(store, protocol, batch).items():
+        for name, count in successes(store, protocol, batch, events).items():
             counts[name] += count
         trials += len(batch.trials)
     return counts, trials

@@ -8,14 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from ccfs.files.code import file_code_digest
-from ccfs.files.digests import file_digest
+from ccfs.files.code import definitions_digest, file_code_digest
+from ccfs.files.digests import file_digest, folder_digest
 from ccfs.files.documents import Digest, Document
-from ccfs.files.imports import closure, files_behind, is_built_in, is_importable, module_file
+from ccfs.files.imports import (
+    closure,
+    files_behind,
+    is_built_in,
+    is_importable,
+    loaded_files,
+    module_file,
+    module_of,
+    packages_behind,
+)
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.build import part_targets
@@ -29,15 +38,18 @@ __all__ = [
     "changed_events",
     "code_tables",
     "differences",
+    "event_digest",
     "own_digest",
     "packages",
     "provenance",
     "read_provenance",
+    "trial_tables",
+    "trial_targets",
 ]
 
 PROVENANCE = "provenance.json"
 TABLES = ("controllers", "code", "parts", "files", "packages")
-"""The tables of the record. A run is continued only if all of them are as they were."""
+"""The tables of the record that the trials depend on. A run is continued only if all of them are as they were."""
 
 # The packages that can change a number of a trace. The digests of controllers and code cover the rest.
 _PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
@@ -48,23 +60,29 @@ _OWN = "ccfs"
 _COUNTING = (
     "ccfs.files.parquet",
     "ccfs.runs.counting",
-    "ccfs.runs.events",
     "ccfs.runs.outcomes",
     "ccfs.runs.reader",
     "ccfs.runs.record",
     "ccfs.runs.trace",
 )
+# Of this one, only what the event reaches and what counts for every event. So events can be added to it.
+_EVENTS, _EVERY_EVENT = "ccfs.runs.events", ("holds", "total_cost")
+# An argument of an event that names a folder with more files is refused: every count would read all of them.
+_MOST_FILES = 10_000
 NOT_HERE = "not here"
 """Stands for the digest of code whose files are not on this machine."""
+_TOO_LARGE = "too large"
 
+# Before the names of what is no file of code, in the record of an event.
+_PACKAGE, _FILE = "package ", "file "
 Targets = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Provenance(Document):
     """What a run depends on besides its protocol. It names no machine and no folder of ours."""
 
-    format: Literal["ccfs/provenance/1"] = Field(
-        default="ccfs/provenance/1", description="Kind and version of this document."
+    format: Literal["ccfs/provenance/2"] = Field(
+        default="ccfs/provenance/2", description="Kind and version of this document."
     )
     protocol: Digest = Field(description="Hash of the protocol.")
     controllers: dict[str, str] = Field(description="Digest of each controller, by its name in the protocol.")
@@ -72,8 +90,12 @@ class Provenance(Document):
         description="Digest of each file behind a part and, under `ccfs`, of our modules that a trial depends on."
     )
     parts: dict[str, str] = Field(description="Digest of the code of each part, by its place in the protocol.")
-    files: dict[str, str] = Field(description="SHA-256 of each file that an argument of the protocol names.")
+    files: dict[str, str] = Field(description="SHA-256 of each file that an argument of a part names.")
     packages: dict[str, str] = Field(description="Version of Python and of each package that can change a number.")
+    events: dict[str, dict[str, str]] = Field(
+        description="For each event, what its counts depend on: the digest of each file of code, the version of each "
+        "further `package` that this code imports, and the SHA-256 of each `file` or folder that an argument names."
+    )
 
 
 def read_provenance(store: Store) -> dict[str, object]:
@@ -101,23 +123,48 @@ def _installed() -> tuple[tuple[str, str], ...]:
 def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, object]:
     """Return the record of everything a run depends on, given the controllers' digests.
 
-    Code is read once per process, because a process runs what it imported, whatever is written to the files later. A
-    file that an argument names counts by its content. If a part reads other files, only a replay shows a change.
+    Call it when the events have been made, so that it sees what they have loaded.
     """
-    tables = _code_tables_once(tuple(part_targets(protocol).items()))
-    for place, digest in tables["parts"].items():
-        if digest == NOT_HERE:
+    behind = {spec.name: _event_behind(protocol, spec, are_made=True) for spec in protocol.events}
+    for name, found in behind.items():
+        if found is None:
+            _refuse_unseen(f"events.{name}")
+        elif NOT_HERE in found.digests.values():
+            raise ProtocolError(f"`events.{name}` must load its code from files, got {found.first(NOT_HERE)}.")
+        elif _TOO_LARGE in found.digests.values():
             raise ProtocolError(
-                f"`{place}` must name code in a file, because otherwise nobody sees whether it changed."
+                f"`events.{name}` must name folders of at most {_MOST_FILES} files, got {found.first(_TOO_LARGE)}. "
+                "Name the files that it reads."
             )
     return {
         "format": Provenance.format_name(),
         "protocol": protocol.hash,
         "controllers": controllers,
-        **tables,
-        "files": _files(_arguments(protocol)),
-        "packages": packages(),
+        **trial_tables(protocol),
+        "events": {name: found.digests for name, found in behind.items() if found is not None},
     }
+
+
+def trial_tables(protocol: Protocol) -> dict[str, dict[str, str]]:
+    """Return what the trials of a run depend on. A worker compares these tables with those of the run.
+
+    Code is read once per process, because a process runs what it imported, whatever is written to the files later. A
+    file that an argument names counts by its content. If a part reads other files, only a replay shows a change.
+    """
+    tables = _code_tables_once(trial_targets(protocol))
+    for place, digest in tables["parts"].items():
+        if digest == NOT_HERE:
+            _refuse_unseen(place)
+    return {**tables, "files": _files(_arguments(protocol)), "packages": packages()}
+
+
+def _refuse_unseen(place: str) -> None:
+    raise ProtocolError(f"`{place}` must name code in a file, because otherwise nobody sees whether it changed.")
+
+
+def trial_targets(protocol: Protocol) -> Targets:
+    """Return the code behind each place of the protocol that a trial depends on, which are all but the events."""
+    return tuple(item for item in part_targets(protocol).items() if not item[0].startswith("events."))
 
 
 def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
@@ -129,7 +176,7 @@ def code_tables(targets: Targets) -> dict[str, dict[str, str]]:
     Args:
         targets: places in the protocol with the "module:callable" of each.
     """
-    files = {place: _behind(place, names) for place, names in targets}
+    files = {place: _behind(names) for place, names in targets}
     every = {name: path for found in files.values() for name, path in (found or {}).items()}
     modules = {name.partition(":")[0] for _, names in targets for name in names}
     own = own_digest(
@@ -156,37 +203,119 @@ def own_digest(parts: frozenset[str] = frozenset(), users: frozenset[Path] = fro
 _code_tables_once = lru_cache(maxsize=64)(code_tables)
 
 
-def changed_events(protocol: Protocol, record: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield (event, file) for each event whose code, or a file that it names, is not what was recorded.
+class _Behind(NamedTuple):
+    """What an event's counts depend on: digests or versions, and where each of them was found."""
 
-    The modules of ours that count belong to the code of every event. Nothing is imported or run. Code that is not on
-    this machine is left out, because it cannot count anything here. A shipped event reads no file, so a stranger's
-    arguments make nobody read one.
+    digests: dict[str, str]
+    places: dict[str, str]
+
+    def first(self, digest: str) -> str:
+        return next(self.places[name] for name, value in self.digests.items() if value == digest)
+
+
+def event_digest(record: Mapping[str, str]) -> str:
+    """Return one digest over what an event's counts depend on, as a certificate carries it."""
+    return _joined(record)
+
+
+def changed_events(
+    protocol: Protocol, record: Mapping[str, object], *, are_made: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield (event, what) for each event whose counts depend on something else than was recorded, and on what.
+
+    Nothing is imported or run. Code that is not on this machine is left out, because it cannot count anything here. A
+    shipped event reads no file, so a stranger's arguments make nobody read one.
+
+    Args:
+        protocol: the protocol of the run.
+        record: the provenance of the run.
+        are_made: whether the events have been made in this process. Then all that they load is known, and folders that
+            their arguments name are read. Before, files may be missing that an event finds because it extends
+            `sys.path` itself, and those are not called gone.
     """
-    code, parts, files = (
-        table if isinstance(table, dict) else {} for table in map(record.get, ("code", "parts", "files"))
-    )
-    targets = part_targets(protocol)
+    events = record.get("events")
     for spec in protocol.events:
-        place = f"events.{spec.name}"
-        behind = _behind(place, targets[place])
-        modules = {name.partition(":")[0] for name in targets[place]}
-        if behind is None and all(map(is_importable, modules)):
-            # It could count here, from an archive for instance, and nobody would see what.
-            yield spec.name, " and ".join(sorted(modules))
-        if behind is not None and _joined(_digests(behind)) != parts.get(place):
-            digests = _digests(behind)
-            other = [str(path) for name, path in behind.items() if digests[name] != code.get(name)]
-            yield spec.name, " and ".join(other or map(str, behind.values()))
-        if any(name.partition(".")[0] != _OWN for name in targets[place]):
-            for name in _texts([spec]):
-                # A recorded file that is gone is a change too: the event may have a default.
-                now = file_digest(Path(name)) if name in files and _is_file(name) else None
-                if now != files.get(name) or (now is None and _is_file(name)):
-                    yield spec.name, name
+        recorded = events.get(spec.name) if isinstance(events, dict) else None
+        known = {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}
+        behind = _event_behind(protocol, spec, are_made=are_made)
+        if behind is None:
+            modules = {name.partition(":")[0] for name in part_targets(protocol)[f"events.{spec.name}"]}
+            if all(map(is_importable, modules)):
+                # It could count here, from an archive for instance, and nobody would see what.
+                yield spec.name, f"{' and '.join(sorted(modules))} is not in a file any more"
+            continue
+        for name, digest in behind.digests.items():
+            if name not in known:
+                yield spec.name, f"{behind.places[name]} was not seen to belong to it then"
+            elif known[name] != digest:
+                yield spec.name, f"{behind.places[name]} was changed since"
+        for name in sorted(known.keys() - behind.digests.keys()):
+            if not (_may_be_missing(name, spec, are_made=are_made) or _module_digest(name) == known[name]):
+                yield spec.name, f"{name.removeprefix(_FILE)} is gone"
 
 
-def _behind(place: str, names: tuple[str, ...]) -> dict[str, Path] | None:
+def _may_be_missing(name: str, spec: EventSpec, *, are_made: bool) -> bool:
+    """Return whether something recorded may be missing because its event is not made yet."""
+    if are_made or not _own_parts(spec) or name.startswith(_PACKAGE):
+        return False
+    return not name.startswith(_FILE) or Path(name.removeprefix(_FILE)).is_dir()
+
+
+def _module_digest(name: str) -> str | None:
+    """Return the digest of a module's file that its event has not loaded here. Something else may have, before."""
+    path = None if name.startswith((_PACKAGE, _FILE)) else module_file(module_of(name))
+    return None if path is None else file_code_digest(path)
+
+
+def _own_parts(spec: EventSpec) -> list[EventSpec]:
+    """Return the events that are code of the user's own among an event and those that it is made of."""
+    return [spec] * (":" in spec.event) + [own for part in spec.events for own in _own_parts(part)]
+
+
+def _event_behind(protocol: Protocol, spec: EventSpec, *, are_made: bool) -> _Behind | None:
+    """Return what an event's counts depend on, or None if some of its code is not on this machine."""
+    names = part_targets(protocol)[f"events.{spec.name}"]
+    shipped = [name.partition(":")[2] for name in names if name.partition(":")[0] == _EVENTS]
+    files: dict[str, Path] = {}
+    for name in names:
+        module = name.partition(":")[0]
+        found = {} if module == _EVENTS else files_behind(name, _OWN)
+        if not (found or module == _EVENTS or is_built_in(module)):
+            return None
+        files |= loaded_files(name, _OWN) | found
+    users = {name: path for name, path in files.items() if name.partition("/")[0] != _OWN}
+    ours = closure((), _OWN, users=users.values()) | {name: module_file(name) for name in _COUNTING}
+    files |= {f"{name.replace('.', '/')}.py": path for name, path in ours.items() if path is not None}
+    digests = {name: file_code_digest(path) if path.exists() else NOT_HERE for name, path in files.items()}
+    places = {name: str(path) for name, path in files.items()}
+    own, events = f"{_EVENTS.replace('.', '/')}.py", module_file(_EVENTS)
+    if own not in digests and events is not None:
+        digests[own] = definitions_digest(events.read_bytes(), (*_EVERY_EVENT, *shipped))
+        places[own] = str(events)
+    for name, found_version in packages_behind(users).items():
+        if name not in _PACKAGES:  # those stand in the table of packages
+            digests[_PACKAGE + name], places[_PACKAGE + name] = found_version, f"the package {name}"
+    for text in {text for part in _own_parts(spec) for text in _texts([part.arguments])}:
+        digest = _named_digest(text, reads_folders=are_made)
+        if digest is not None:
+            digests[_FILE + text], places[_FILE + text] = digest, text
+    return _Behind(digests, places)
+
+
+def _named_digest(name: str, *, reads_folders: bool) -> str | None:
+    """Return the digest of the file or folder that an argument of an event names, None if there is none."""
+    if _is_file(name):
+        return file_digest(Path(name))
+    # Whoever only looks at a stranger's run does not have a stranger choose the folder that is read.
+    if not (reads_folders and _is_path(name) and Path(name).is_dir()):
+        return None
+    try:
+        return folder_digest(Path(name), most=_MOST_FILES)
+    except ValueError:
+        return _TOO_LARGE
+
+
+def _behind(names: tuple[str, ...]) -> dict[str, Path] | None:
     """Return the files behind a part, or None if some of its code is not on this machine."""
     found: dict[str, Path] = {}
     for name in names:
@@ -194,11 +323,6 @@ def _behind(place: str, names: tuple[str, ...]) -> dict[str, Path] | None:
         if not (files or is_built_in(name.partition(":")[0])):
             return None
         found.update(files)
-    if place.startswith("events."):
-        users = [path for name, path in found.items() if name.partition("/")[0] != _OWN]
-        modules = closure((), _OWN, users=users) | {name: module_file(name) for name in _COUNTING}
-        counting = {f"{name.replace('.', '/')}.py": path for name, path in modules.items() if path is not None}
-        return counting | found
     return found
 
 
@@ -216,10 +340,10 @@ def _joined(digests: Mapping[str, str]) -> str:
 
 
 def _arguments(protocol: Protocol) -> list[object]:
-    """Return all arguments of a protocol's parts, and its events."""
+    """Return all arguments of a protocol's parts, its events left out."""
     program = protocol.program
     parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
-    return [*(part.arguments for part in (*parts, *protocol.attacks) if part is not None), *protocol.events]
+    return [part.arguments for part in (*parts, *protocol.attacks) if part is not None]
 
 
 def _files(arguments: Iterable[object]) -> dict[str, str]:
@@ -228,7 +352,11 @@ def _files(arguments: Iterable[object]) -> dict[str, str]:
 
 
 def _is_file(name: str) -> bool:
-    return 0 < len(name) < 4096 and "\0" not in name and Path(name).is_file()
+    return _is_path(name) and Path(name).is_file()
+
+
+def _is_path(name: str) -> bool:
+    return 0 < len(name) < 4096 and "\0" not in name
 
 
 def _texts(arguments: Iterable[object]) -> Iterator[str]:
@@ -236,9 +364,7 @@ def _texts(arguments: Iterable[object]) -> Iterator[str]:
     pending = list(arguments)
     while pending:
         value = pending.pop()
-        if isinstance(value, EventSpec):
-            pending.extend((value.arguments, *value.events))
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             pending.extend(value.values())
         elif isinstance(value, list):
             pending.extend(value)

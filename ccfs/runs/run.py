@@ -11,10 +11,18 @@ from ccfs.files.digests import canonical_json, file_digest
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, Journal, plan
 from ccfs.runs.build import check
-from ccfs.runs.counting import is_enough, successes
+from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.manifest import MANIFEST, write_manifest
-from ccfs.runs.provenance import PROVENANCE, TABLES, Provenance, differences, provenance, read_provenance
+from ccfs.runs.provenance import (
+    PROVENANCE,
+    TABLES,
+    Provenance,
+    changed_events,
+    differences,
+    provenance,
+    read_provenance,
+)
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["run"]
@@ -61,7 +69,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
             )
     record = provenance(protocol, check(protocol, where=where))
     if store.exists(PROVENANCE):
-        _refuse_other_provenance(store, record)
+        _refuse_other_provenance(store, protocol, record)
         return record
     if any(name != "protocol.json" for name in store.files()):
         raise RunError(
@@ -74,7 +82,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
     return record
 
 
-def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
+def _refuse_other_provenance(store: Store, protocol: Protocol, record: dict[str, object]) -> None:
     """Refuse to go on with other code, packages or controllers, because a run has one of each."""
     known = read_provenance(store)
     if known.get("protocol") != record["protocol"]:
@@ -87,6 +95,11 @@ def _refuse_other_provenance(store: Store, record: dict[str, object]) -> None:
                 f"{store.root}: was begun with `{key}` {other[0]}{more}. "
                 "Restore it to resume, or choose another run directory."
             )
+    for event, what in changed_events(protocol, known, are_made=True):
+        raise RunError(
+            f"{store.root}: was begun with another event {event!r}: {what}. "
+            "Restore it to resume, or choose another run directory."
+        )
 
 
 def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
@@ -132,11 +145,11 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
     counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
     kept = trials = 0
     # Closed at the `break`, so that the batches in flight are cancelled at once.
-    with closing(_in_order(store, pool, batches)) as stream:
+    with recorded_events(store, protocol) as events, closing(_in_order(store, pool, batches)) as stream:
         for batch, files in stream:
             if files is not None:
                 _commit(store, batch, files)
-            for name, count in successes(store, protocol, batch).items():
+            for name, count in successes(store, protocol, batch, events).items():
                 counts[name] += count
             kept, trials = kept + 1, trials + len(batch.trials)
             advance(len(batch.trials))

@@ -17,7 +17,7 @@ from ccfs.results.certify import certify
 from ccfs.results.verify import refuse_no_file, verify
 from ccfs.runs.batches import Journal, plan
 from ccfs.runs.build import resolve
-from ccfs.runs.counting import tally
+from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chain_step, lines_of, table_of
@@ -323,7 +323,8 @@ def test_certify_counts_what_the_traces_show(finished):
     for arm in made.arms:
         content = finished.read(f"certificates/{arm.name}/safe.json")
         document = RunCertificate.from_bytes(content, where="c")
-        counts, trials = tally(finished, made, arm, None)
+        with recorded_events(finished, made) as events:
+            counts, trials = tally(finished, made, arm, None, events)
         proof = document.trajectory
         assert (proof.successes, proof.trials) == (counts["safe"], trials)
         assert (proof.family, proof.delta, proof.bound.value) == (2, 0.05, "cohort")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.files.code import code_digest, file_code_digest, parsed
+from ccfs.files.code import code_digest, definitions_digest, file_code_digest, parsed
 
 # What Python versions parse differently, f-strings above all. Each version that runs this test must find the digest.
 TRICKY = Path(__file__).with_name("tricky_sample.txt").read_bytes()
@@ -107,3 +107,51 @@ def test_code_digest_with_warnings_as_errors_is_the_same():
     with pytest.warns(match="invalid escape"):
         compile("x = '\\d'", "f", "exec")
     assert parsed(b"x = '\\d'") is not None
+
+
+REACHED = """
+from __future__ import annotations
+import math, json
+LIMIT = math.pi
+OTHER = 3
+def one():
+    return LIMIT + two()
+def two():
+    return 1
+def three():
+    return OTHER
+class Four:
+    def call(self):
+        return globals()["three"]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "old", "new", "is_other"),
+    [
+        (("one",), "LIMIT = math.pi", "LIMIT = math.e", True),
+        (("one",), "return 1", "return 2", True),
+        (("one",), "import math, json", "import json", True),
+        (("one",), "import math, json", "import math, random", False),
+        (("one",), "OTHER = 3", "OTHER = 4", False),
+        (("one",), "class Four", "class Five", False),
+        (("one",), "def three", "def two():\n    return 9\ndef three", True),  # the later one counts
+        (("one",), "OTHER = 3", "if OTHER:\n    LIMIT = 1", True),
+        (("one",), "OTHER = 3", "one.limit = 1", True),
+        (("one",), "OTHER = 3", "from elsewhere import *", True),
+        (("one",), "from __future__ import annotations", "", True),
+        (("Four",), "OTHER = 3", "OTHER = 4", True),  # through a text
+        (("Four",), "return 1", "return 2", False),
+        (("one", "three"), "OTHER = 3", "OTHER = 4", True),
+    ],
+)
+def test_definitions_digest_covers_what_the_names_reach_and_nothing_else(names, old, new, is_other):
+    assert old in REACHED
+    before = definitions_digest(REACHED.encode(), names)
+    assert (definitions_digest(REACHED.replace(old, new, 1).encode(), names) != before) is is_other
+
+
+def test_definitions_digest_leaves_out_comments_and_counts_bytes_where_nothing_can_be_parsed():
+    assert definitions_digest(b"# a\nx = 1", ("x",)) == definitions_digest(b"x = 1  # b", ("x",))
+    assert definitions_digest(b"x = = 1", ("x",)) != definitions_digest(b"x = =  1", ("x",))
+    assert definitions_digest(b"x = 1", ("x",)) != code_digest(b"x = 1")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from typer.testing import CliRunner
 from ccfs.audit.run import audit
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.cli.main import app
-from ccfs.files.digests import file_digest
+from ccfs.files import imports
 from ccfs.files.imports import module_file
+from ccfs.protocol.errors import ProtocolError
 from ccfs.results.certificate import RunCertificate
 from ccfs.runs import provenance
-from ccfs.runs.build import part_targets
+from ccfs.runs.build import build_event
 from ccfs.runs.manifest import write_manifest
-from ccfs.runs.provenance import _code_tables_once, changed_events, code_tables
+from ccfs.runs.provenance import _code_tables_once, changed_events, event_digest
 from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
@@ -164,15 +166,15 @@ def test_certificate_carries_the_digests_of_its_parts(folder):
     record = store.read_json("provenance.json")
     document = RunCertificate.from_bytes(store.read(CERTIFICATE), where="c")
     assert document.provenance.ccfs == record["code"]["ccfs"]
-    assert document.provenance.parts == record["parts"]
+    assert document.provenance.parts == {**record["parts"], "events.safe": event_digest(record["events"]["safe"])}
     assert set(record["parts"]) == {
         "environment",
         "controllers.steer",
         "program.verifier",
         "program.fallbacks.center",
         "attacks.push",
-        "events.safe",
     }
+    assert {"own_event.py", "own_limits.py", "ccfs/runs/counting.py"} <= record["events"]["safe"].keys()
     content = json.loads(store.read(CERTIFICATE))
     del content["provenance"]["parts"]["events.safe"]
     changed = json.dumps(content, sort_keys=True, separators=(",", ":")).encode() + b"\n"
@@ -180,7 +182,15 @@ def test_certificate_carries_the_digests_of_its_parts(folder):
         RunCertificate.from_bytes(changed, where="c")
 
 
-@pytest.mark.parametrize("change", [lambda r: r.pop("parts"), lambda r: r["parts"].pop("events.safe")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: r.pop("events"),
+        lambda r: r["events"].pop("safe"),
+        lambda r: r["events"]["safe"].pop("own_limits.py"),
+        lambda r: r["events"]["safe"].clear(),
+    ],
+)
 def test_run_whose_provenance_does_not_tell_the_event_is_refused(folder, tmp_path, change):
     store = copied(folder, "plain", tmp_path, is_certified=True)
     record = store.read_json("provenance.json")
@@ -191,22 +201,64 @@ def test_run_whose_provenance_does_not_tell_the_event_is_refused(folder, tmp_pat
         assert call(command, store.root).exit_code == (1 if command == "audit" else 2)
 
 
-def test_shipped_event_is_bound_to_its_code_too(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def shipped(tmp_path, monkeypatch):
+    """Run a protocol with a shipped event, and give a function that counts it with another `events.py`."""
     (tmp_path / "p.toml").write_text(text(trials=8))
     assert call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1).exit_code in (0, 1)
-    record = json.loads((tmp_path / "run" / "provenance.json").read_text())
-    assert {"ccfs/runs/events.py", "ccfs/runs/trace.py", "ccfs/files/parquet.py"} <= record["code"].keys()
-    from ccfs.files import imports
+    source, edited = module_file("ccfs.runs.events").read_text(), tmp_path / "events.py"
 
-    other = tmp_path / "events.py"
-    other.write_text(imports.module_file("ccfs.runs.events").read_text().replace("<= 0.0", "<= 9.0"))
-    found = imports.module_file
-    monkeypatch.setattr(imports, "module_file", lambda name: other if name == "ccfs.runs.events" else found(name))
-    result = call("certify", tmp_path / "run")
-    assert (result.exit_code, f"{other} was changed since." in result.output) == (2, True)
+    def certified_with(edit):
+        edited.write_text(edit(source))
+        assert edited.read_text() != source
+        monkeypatch.setattr(
+            provenance, "module_file", lambda name: edited if name == "ccfs.runs.events" else module_file(name)
+        )
+        return call("certify", tmp_path / "run")
+
+    return certified_with
 
 
-@pytest.mark.parametrize("module", ["trace", "events", "reader", "record", "counting"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(cost <= 0.0)", "(cost <= 9.0)"),  # what the event asks
+        ("met[0]", "met[-1]"),  # a function that it calls
+        ("trace.outcome is Outcome.NONFINITE)", "False)"),  # one that this function calls
+        ("Outcome.ABSTAINED, ", ""),  # a constant of what counts every event
+        ("return bool(verdict)", "return True"),
+        ("math.fsum(trace.cost[:horizon])", "0.0"),  # what `ccfs costs` adds up, whatever the event
+        ("from ccfs.runs.outcomes import Outcome", "from ccfs.runs.others import Outcome"),
+        ("_BROKEN = ", "print('loaded')\n_BROKEN = "),
+    ],
+)
+def test_shipped_event_is_bound_to_all_code_that_it_reaches(shipped, tmp_path, old, new):
+    result = shipped(lambda source: source.replace(old, new))
+    assert (result.exit_code, f"{tmp_path / 'events.py'} was changed since." in result.output) == (2, True)
+
+
+def test_shipped_event_is_not_bound_to_the_events_beside_it(shipped):
+    """An event can be added or mended, and runs with the others are still counted."""
+    added = "\n\n@dataclass(frozen=True)\nclass Late:\n    def holds(self, trace):\n        return Enum is None\n"
+    result = shipped(
+        lambda source: (
+            (
+                source.replace(
+                    "from typing import Protocol", "from enum import Enum\nfrom typing import ClassVar, Protocol"
+                )
+                .replace(
+                    "total_cost(trace, self.horizon) <= self.limit", "total_cost(trace, self.horizon) < self.limit"
+                )
+                .replace('"AllOf",', '"AllOf",\n    "Late",')
+            )
+            + added
+        )
+    )
+    assert result.exit_code in (0, 1), result.output
+    assert "is not the one" not in result.output
+
+
+@pytest.mark.parametrize("module", ["trace", "outcomes", "reader", "record", "counting"])
 def test_every_command_refuses_a_change_of_our_own_code_that_counts(folder, tmp_path, monkeypatch, module):
     store = copied(folder, "plain", tmp_path, is_certified=True)
     found = provenance.module_file(f"ccfs.runs.{module}")
@@ -226,44 +278,242 @@ def test_file_of_an_event_that_is_gone_is_a_change_and_no_file_of_a_shipped_even
     named.write_text("limit = 0\n")
     own = ('event = "no-cost-until-goal"', f'event = "toys:Quiet"\narguments = {{ file = "{named}" }}')
     made = protocol(tmp_path, event=own)
-    record = {**code_tables(tuple(part_targets(made).items())), "files": {str(named): file_digest(named)}}
+    record = recorded(made)
     assert list(changed_events(made, record)) == []
+    named.write_text("limit = 9\n")
+    assert list(changed_events(made, record)) == [("safe", f"{named} was changed since")]
     named.unlink()
-    assert list(changed_events(made, record)) == [("safe", str(named))]
+    assert list(changed_events(made, record)) == [("safe", f"{named} is gone")]
+    record = recorded(made)
     named.write_text("limit = 0\n")
-    assert list(changed_events(made, {**record, "files": {}})) == [("safe", str(named))]
+    assert list(changed_events(made, record)) == [("safe", f"{named} was not seen to belong to it then")]
     shipped = protocol(
         tmp_path,
         event=('event = "no-cost-until-goal"', f'event = "no-cost-until-goal"\narguments = {{ x = "{named}" }}'),
     )
     monkeypatch.setattr(provenance, "file_digest", lambda path: pytest.fail(f"{path} was read"))
-    assert list(changed_events(shipped, code_tables(tuple(part_targets(shipped).items())))) == []
+    assert list(changed_events(shipped, recorded(shipped))) == []
+
+
+def recorded(made):
+    """Return the part of a run's provenance that tells its events."""
+    return {"events": provenance.provenance(made, {})["events"]}
+
+
+def own_event(folder, reference, arguments="{}"):
+    """Return a protocol with an event of the user's own."""
+    return protocol(folder, event=('event = "no-cost-until-goal"', f'event = "{reference}"\narguments = {arguments}'))
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+QUIET = "class Quiet:\n    def holds(self, trace):\n        return True\n"
+
+
+def test_event_is_bound_to_the_folder_that_an_argument_names(tmp_path):
+    folder = tmp_path / "limits"
+    write(folder, {"a/one.txt": "1", "two.txt": "2"})
+    made = own_event(tmp_path, "toys:Quiet", f'{{ folder = "{folder}" }}')
+    record = recorded(made)
+    assert list(changed_events(made, record, are_made=True)) == []
+    for change in ({"a/one.txt": "9"}, {"a/one.txt": "1", "a/new.txt": ""}):
+        write(folder, change)
+        assert list(changed_events(made, record, are_made=True)) == [("safe", f"{folder} was changed since")]
+    assert list(changed_events(made, record)) == []  # nobody who only looks reads a folder that a stranger names
+    (folder / "a" / "new.txt").unlink()
+    (folder / "a" / "one.txt").rename(folder / "a" / "other.txt")
+    assert list(changed_events(made, record, are_made=True)) == [("safe", f"{folder} was changed since")]
+    shutil.rmtree(folder)
+    assert list(changed_events(made, record)) == [("safe", f"{folder} is gone")]
+
+
+def test_event_with_a_folder_too_large_to_read_at_every_count_is_refused(tmp_path, monkeypatch):
+    write(tmp_path / "many", {f"{i}.txt": "" for i in range(4)})
+    monkeypatch.setattr(provenance, "_MOST_FILES", 3)
+    with pytest.raises(ProtocolError, match=r"`events.safe` must name folders of at most 3 files, got .*many"):
+        recorded(own_event(tmp_path, "toys:Quiet", f'{{ folder = "{tmp_path / "many"}" }}'))
 
 
 @pytest.mark.parametrize("call_of", ["import_module('profile')", "import_module(name='profile')"])
 def test_helper_named_like_a_standard_module_and_imported_by_a_call_belongs_to_its_event(
     tmp_path, monkeypatch, call_of
 ):
-    (tmp_path / "odd_event.py").write_text(f"from importlib import import_module\nHELPER = {call_of}\n")
-    (tmp_path / "profile.py").write_text("LIMIT = 0\n")
+    write(tmp_path, {"odd_event.py": f"from importlib import import_module\nHELPER = {call_of}\n"})
+    write(tmp_path, {"profile.py": "LIMIT = 0\n"})
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "profile", raising=False)
-    made = protocol(tmp_path, event=('event = "no-cost-until-goal"', 'event = "odd_event:Quiet"'))
-    record = {**code_tables(tuple(part_targets(made).items())), "files": {}}
+    made = own_event(tmp_path, "odd_event:Quiet")
+    record = recorded(made)
     assert list(changed_events(made, record)) == []
     (tmp_path / "profile.py").write_text("LIMIT = 9\n")
-    assert list(changed_events(made, record)) == [("safe", str(tmp_path / "profile.py"))]
+    assert list(changed_events(made, record)) == [("safe", f"{tmp_path / 'profile.py'} was changed since")]
+
+
+def test_helper_behind_a_link_and_compiled_modules_belong_to_their_event(tmp_path, monkeypatch):
+    write(tmp_path, {"linked_event/__init__.py": QUIET, "elsewhere/helper.py": "LIMIT = 0\n"})
+    write(tmp_path, {"linked_event/compiled.pyc": "no source\n", "linked_event/machine.so": "code\n"})
+    (tmp_path / "linked_event" / "behind").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "linked_event" / "loop").symlink_to(tmp_path / "linked_event")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = own_event(tmp_path, "linked_event:Quiet")
+    record = recorded(made)
+    assert list(changed_events(made, record)) == []
+    for name in ("behind/helper.py", "compiled.pyc", "machine.so"):
+        path = tmp_path / "linked_event" / name
+        before = path.read_text()
+        path.write_text("LIMIT = 9\n")
+        assert list(changed_events(made, record)) == [("safe", f"{path} was changed since")]
+        path.write_text(before)
+
+
+def test_installed_package_outside_of_the_list_belongs_to_the_event_that_imports_it(tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    write(tmp_path, {"shaped_event.py": "import shapes, stray, numpy\nfrom shapes.round import x\n" + QUIET})
+    write(site, {"shapes/__init__.py": "", "shapes/round.py": "x = 1\n", "stray.py": "LIMIT = 0\n"})
+    metadata = "Metadata-Version: 2.1\nName: Shapes-Lib\nVersion: {}\n"
+    write(
+        site, {"shapes_lib.dist-info/METADATA": metadata.format("1.0"), "shapes_lib.dist-info/top_level.txt": "shapes"}
+    )
+    write(site, {"shapes_lib.dist-info/RECORD": "shapes/__init__.py,,\n"})
+    for folder in (tmp_path, site):
+        monkeypatch.syspath_prepend(folder)
+    imports._providers.cache_clear()
+    made = own_event(tmp_path, "shaped_event:Quiet")
+    record = recorded(made)
+    named = {name: value for name, value in record["events"]["safe"].items() if not name.startswith("ccfs/")}
+    assert named.pop("package Shapes-Lib") == "1.0"
+    assert named.keys() == {"shaped_event.py", "stray.py"}  # numpy stands in the table of packages
+    assert list(changed_events(made, record)) == []
+    write(site, {"shapes_lib.dist-info/METADATA": metadata.format("1.1"), "stray.py": "LIMIT = 9\n"})
+    assert list(changed_events(made, record)) == [
+        ("safe", f"{site / 'stray.py'} was changed since"),
+        ("safe", "the package Shapes-Lib was changed since"),
+    ]
+    imports._providers.cache_clear()
 
 
 def test_event_that_could_count_from_an_archive_is_refused_and_one_that_is_not_here_is_left_out(tmp_path, monkeypatch):
     (tmp_path / "zipped_event.py").write_text("class Quiet:\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    made = protocol(tmp_path, event=('event = "no-cost-until-goal"', 'event = "zipped_event:Quiet"'))
-    record = {**code_tables(tuple(part_targets(made).items())), "files": {}}
+    made = own_event(tmp_path, "zipped_event:Quiet")
+    record = recorded(made)
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("zipped_event.py", "class Quiet:\n    holds = lambda self, trace: True\n")
     (tmp_path / "zipped_event.py").unlink()
     importlib.invalidate_caches()
     assert list(changed_events(made, record)) == []
     monkeypatch.syspath_prepend(tmp_path / "archive.zip")
-    assert list(changed_events(made, record)) == [("safe", "zipped_event")]
+    assert list(changed_events(made, record)) == [("safe", "zipped_event is not in a file any more")]
+
+
+def test_event_that_loads_from_an_archive_is_refused_before_the_first_trial(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("packed_limits.py", "LIMIT = 0\n")
+    write(
+        tmp_path, {"packing_event.py": f"import sys\nsys.path.append('{tmp_path}/archive.zip')\nimport packed_limits\n"}
+    )
+    (tmp_path / "packing_event.py").write_text((tmp_path / "packing_event.py").read_text() + QUIET)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = own_event(tmp_path, "packing_event:Quiet")
+    build_event(made, made.events[0])
+    with pytest.raises(ProtocolError, match=r"must load its code from files, got .*archive.zip/packed_limits.py"):
+        recorded(made)
+    for module in ("packing_event", "packed_limits"):
+        monkeypatch.delitem(sys.modules, module)
+
+
+HIDDEN = """
+import sys
+from importlib import import_module
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent / "library"))
+import beside
+
+early = import_module("ear" + "ly").LIMIT
+
+
+class Quiet:
+    def __init__(self, late=""):
+        self.late = late
+
+    def holds(self, trace):
+        late = import_module(self.late).LIMIT if self.late else 0.0
+        return bool((trace.cost <= beside.LIMIT + early + late).all())
+"""
+
+
+def in_a_fresh_process(folder, *command):
+    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    return subprocess.run(
+        [sys.executable, "-m", "ccfs", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory):
+    """A run whose event finds helpers through a search path of its own, one of them by a computed name."""
+    folder = tmp_path_factory.mktemp("hidden")
+    change = (PLAIN[0], 'event = "hidden_event:Quiet"')
+    write(folder, {"hidden_event.py": HIDDEN, "p.toml": text(trials=8, event=change)})
+    write(folder, {f"library/{name}.py": "LIMIT = 0.0\n" for name in ("beside", "early", "late")})
+    done = in_a_fresh_process(folder, "run", "p.toml", "-o", "run", "--workers", "1")
+    assert done.returncode in (0, 1), done.stderr
+    return folder
+
+
+def test_event_that_extends_the_search_path_is_counted_as_long_as_nothing_changes(hidden):
+    record = json.loads((hidden / "run" / "provenance.json").read_text())
+    assert {"hidden_event.py", "beside.py", "early.py"} <= record["events"]["safe"].keys()
+    resumed = in_a_fresh_process(hidden, "run", "p.toml", "-o", "run", "--workers", "1")  # it certifies again
+    assert resumed.returncode in (0, 1), resumed.stderr
+    audited = in_a_fresh_process(hidden, "audit", "run", "--replay", "1")
+    assert audited.returncode == 0, audited.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("beside", ("certify", "run")), ("early", ("run", "p.toml", "-o", "run", "--workers", "1"))]
+)
+def test_helper_that_only_the_loaded_event_shows_is_bound_to_it(hidden, name, command):
+    path = hidden / "library" / f"{name}.py"
+    path.write_text("LIMIT = 9.0\n")
+    try:
+        done = in_a_fresh_process(hidden, *command)
+        assert (done.returncode, f"{path} was changed since." in done.stderr) == (2, True), done.stderr
+    finally:
+        path.write_text("LIMIT = 0.0\n")
+
+
+def test_helper_that_an_event_loads_unseen_while_it_counts_is_refused(hidden, tmp_path):
+    change = (PLAIN[0], 'event = "hidden_event:Quiet"\narguments = { late = "late" }')
+    (tmp_path / "p.toml").write_text(text(trials=8, event=change))
+    done = in_a_fresh_process(hidden, "run", str(tmp_path / "p.toml"), "-o", str(tmp_path / "run"), "--workers", "1")
+    assert done.returncode == 2
+    assert f"{hidden / 'library' / 'late.py'} was not seen to belong to it then." in done.stderr
+    assert "must import its helpers by their names" in done.stderr
+    assert not (tmp_path / "run" / "certificates").exists()
+
+
+def test_event_is_made_from_its_source_whatever_its_cache_holds(tmp_path, monkeypatch):
+    source = tmp_path / "cached_event.py"
+    source.write_text("class Quiet:\n    def holds(self, trace):\n        return False\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    planted = tmp_path / "planted.py"
+    planted.write_text(source.read_text().replace("False", "True "))
+    os.utime(planted, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
+    cache = importlib.util.cache_from_source(str(source))
+    py_compile.compile(str(planted), cfile=cache, dfile=str(source), doraise=True)
+    assert importlib.import_module("cached_event").Quiet().holds(None) is True  # Python itself takes the cache
+    monkeypatch.delitem(sys.modules, "cached_event")
+    made = own_event(tmp_path, "cached_event:Quiet")
+    assert build_event(made, made.events[0]).holds(None) is False
+    monkeypatch.delitem(sys.modules, "cached_event")

@@ -1,7 +1,8 @@
-"""A batch takes memory for the columns of its steps, not for Python objects."""
+"""A batch depends on its protocol alone, and takes memory for the columns of its steps, not for Python objects."""
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 
 from ccfs.files.toml import read_toml
 from ccfs.protocol.model import parse_protocol
-from ccfs.runs.batches import plan, run_batch
+from ccfs.runs.batches import parse_canonical, plan, run_batch
 
 PROTOCOL = """
 name = "long"
@@ -49,3 +50,24 @@ def test_batch_takes_memory_for_its_columns_only():
     # A step is 105 packed bytes here. While a table is written there are also its columns and the file: three of each.
     # One Python object for each step took more than 800 bytes.
     assert extra / (many - few) < 4 * 105
+
+
+GREEDY = """
+from ccfs.envs.toys.corridor import make
+
+def greedy(options):
+    return make(horizon=options["horizon"].pop())
+"""
+
+
+def test_batch_that_changes_its_arguments_does_not_change_the_next_one(tmp_path, monkeypatch):
+    """A worker reads the protocol once. A part that empties what it was given empties its own copy."""
+    (tmp_path / "greedy_part.py").write_text(GREEDY)
+    monkeypatch.syspath_prepend(tmp_path)
+    greedy = 'make = "greedy_part:greedy", arguments = { options = { horizon = [3] } }'
+    text = PROTOCOL.format(horizon=3).replace('make = "corridor", arguments = { horizon = 3 }', greedy)
+    made = parse_protocol(read_toml(text), where="test")
+    batch = next(plan(made, made.arms[0], None))
+    assert run_batch(made.canonical, batch) == run_batch(made.canonical, batch)
+    assert parse_canonical(made.canonical).hash == made.hash
+    assert json.loads(parse_canonical(made.canonical).canonical) == json.loads(made.canonical)

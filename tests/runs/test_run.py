@@ -10,7 +10,7 @@ from toy_protocol import contents, protocol
 
 from ccfs.protocol.model import ProtocolError
 from ccfs.runs.batches import plan, run_batch
-from ccfs.runs.counting import certificate, tally
+from ccfs.runs.counting import certificate, recorded_events, tally
 from ccfs.runs.executors import process_engine, serial_engine
 from ccfs.runs.provenance import TABLES
 from ccfs.runs.run import run
@@ -38,7 +38,7 @@ def test_run_makes_every_batch_once(reference):
 def test_run_names_no_machine(reference):
     _, files = reference
     texts = {name: content.decode() for name, content in files.items() if name.endswith(".json")}
-    assert set(json.loads(texts["provenance.json"])) == {"format", "protocol", *TABLES}
+    assert set(json.loads(texts["provenance.json"])) == {"format", "protocol", "events", *TABLES}
     for name, content in files.items():
         assert os.fsencode(os.getcwd()) not in content, name
         assert os.fsencode(sys.prefix) not in content, name
@@ -237,8 +237,11 @@ ANYTIME = {
 def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
     made = protocol(tmp_path, trials=400, **ANYTIME)
     store = run(made, tmp_path / "serial", serial_engine(), where="p")
-    for arm in made.arms:
-        counts, trials = tally(store, made, arm, None)
+    with recorded_events(store, made) as events:
+        nominal = [tally(store, made, arm, None, events) for arm in made.arms]
+        attacked = [tally(store, made, arm, made.attacks[0], events) for arm in made.arms]
+    assert [trials for _, trials in attacked] == [trials for _, trials in nominal]
+    for arm, (counts, trials) in zip(made.arms, nominal, strict=True):
         assert trials < 400
         assert trials % made.batch == 0
         assert certificate(made, arm, "safe", counts["safe"], trials).budget >= 0.05
@@ -247,7 +250,6 @@ def test_run_stops_as_soon_as_the_budget_is_certified(tmp_path):
         assert not certificate(made, arm, "safe", counts["safe"] - made.batch, fewer).budget or (
             certificate(made, arm, "safe", counts["safe"] - made.batch, fewer).budget < 0.05
         )
-        assert tally(store, made, arm, made.attacks[0])[1] == trials
 
 
 @pytest.mark.slow

@@ -29,6 +29,21 @@ def test_streams_numbers_are_pinned(purpose, expected):
     assert ONE.key(purpose) == int.from_bytes(bytes.fromhex(expected), "little")
 
 
+@pytest.mark.parametrize("purpose", list(Purpose))
+def test_streams_generator_is_philox_with_the_key(purpose):
+    # Oracle: numpy's own way to give Philox a key.
+    expected = np.random.Philox(key=ONE.key(purpose))
+    made = ONE.generator(purpose)
+    assert repr(made.bit_generator.state) == repr(expected.state)
+    np.testing.assert_array_equal(made.standard_normal(64), np.random.Generator(expected).standard_normal(64))
+
+
+def test_streams_generator_spawns_nothing():
+    """Others made from it would not have a key of their own."""
+    with pytest.raises(TypeError, match="spawn"):
+        ONE.generator(Purpose.SHIFT).spawn(1)
+
+
 def test_streams_keys_differ_in_every_field():
     # Besides the values, texts that would collide if the fields were only put after one another.
     fields = itertools.product(("h", "h1"), (1, 11), ("a", "a1", "1a"), (1, 11), (1, 11, None))
