@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ccfs.attacks.ledger import EnergyLedger, attacked_stages
-from ccfs.certificates.schedule import Stage
+from ccfs.certificates.schedule import NamedSigma, Schedule, Stage
 from ccfs.files.digests import file_digest
 from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
@@ -33,11 +33,23 @@ from ccfs.runs.store import Store
 from ccfs.runs.trial import trajectory_row
 from ccfs.runtime.wrapper import Widths
 
-__all__ = ["batch_faults"]
+__all__ = ["batch_faults", "has_names"]
 
 
-def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> Iterator[str]:
-    """Yield one line for each fault of a batch, beginning with the name of the file."""
+def batch_faults(
+    store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch, schedule: Schedule
+) -> Iterator[str]:
+    """Yield one line for each fault of a batch, beginning with the name of the file.
+
+    Args:
+        store: the run.
+        protocol: its protocol.
+        arm: the arm of the batch.
+        attack: its attack, None for nominal trials.
+        batch: the batch.
+        schedule: the schedule of the arm. If it still has names in the place of numbers, shifts of named slices cannot
+            be charged again, and their energies are not checked.
+    """
     if not store.exists(batch.journal):
         yield f"{batch.journal}: is missing."
         return
@@ -77,7 +89,8 @@ def batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec 
     steps, lines = lines_of(StepRow, tables[batch.traces]), lines_of(TrajectoryRow, tables[batch.trajectories])
     yield from _trial_faults(protocol, arm, batch, steps, lines, widths)
     if attack is not None:
-        yield from _energy_faults(protocol, arm, attack, batch, steps, lines_of(ShiftRow, tables[batch.private]))
+        shifts = lines_of(ShiftRow, tables[batch.private])
+        yield from _energy_faults(protocol, arm, attack, batch, steps, shifts, schedule)
 
 
 def _trial_faults(
@@ -144,22 +157,28 @@ def _is_plausible(row: TrajectoryRow, steps: list[StepRow], protocol: Protocol) 
 
 
 def _energy_faults(
-    protocol: Protocol, arm: Arm, attack: AttackSpec, batch: Batch, steps: list[StepRow], shifts: list[ShiftRow]
+    protocol: Protocol,
+    arm: Arm,
+    attack: AttackSpec,
+    batch: Batch,
+    steps: list[StepRow],
+    shifts: list[ShiftRow],
+    schedule: Schedule,
 ) -> Iterator[str]:
     """Charge every stored shift again."""
-    private, plan = batch.private, arm.schedule.plan
-    if not _covers(shifts, steps):
+    private, counts = batch.private, Counter(step.trial for step in steps)
+    if not _covers(shifts, counts, protocol.horizon):
         yield f"{private}: must hold the shifts of each step, and at most those of one more in each trial."
         return
-    stages = attacked_stages(plan, attack.stage)
+    stages = attacked_stages(schedule, attack.stage)
+    if any(has_names(schedule, stage) for stage in stages):
+        return
     limit = attack_limit(attack, arm)
     for trial, group in groupby(shifts, key=lambda shift: shift.trial):
-        ledger = EnergyLedger(limit=limit, schedule=plan, stage=attack.stage)
-        lines = list(group)
-        taken = sum(step.trial == trial for step in steps)
-        for shift in lines:
+        ledger = EnergyLedger(limit=limit, schedule=schedule, stage=attack.stage)
+        for shift in group:
             try:
-                fault = _energy_fault(ledger, shift, stages, is_step=shift.t < taken)
+                fault = _energy_fault(ledger, shift, stages, is_step=shift.t < counts[trial])
             except ValueError as error:
                 fault = f": {error}"
             if fault is not None:
@@ -167,13 +186,18 @@ def _energy_faults(
                 break
 
 
-def _covers(shifts: list[ShiftRow], steps: list[StepRow]) -> bool:
+def has_names(schedule: Schedule, stage: Stage) -> bool:
+    """Return whether a stage has names of slices that only the environment can turn into numbers."""
+    return any(isinstance(block.sigma, NamedSigma) for block in schedule.blocks(stage))
+
+
+def _covers(shifts: list[ShiftRow], counts: Counter[int], horizon: int) -> bool:
     """Return whether there is one line per step, in order, and at most one more after the last step of a trial."""
-    counts = Counter(step.trial for step in steps)
     groups = [(trial, [line.t for line in group]) for trial, group in groupby(shifts, key=lambda line: line.trial)]
     if len({trial for trial, _ in groups}) != len(groups) or not set(counts) <= {trial for trial, _ in groups}:
         return False
-    return all(times in ([*range(counts[trial])], [*range(counts[trial] + 1)]) for trial, times in groups)
+    lengths = ((times, counts[trial]) for trial, times in groups)
+    return all(times in ([*range(steps)], [*range(min(steps + 1, horizon))]) for times, steps in lengths)
 
 
 def _energy_fault(ledger: EnergyLedger, line: ShiftRow, stages: Sequence[Stage], *, is_step: bool) -> str | None:

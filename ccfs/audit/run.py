@@ -10,12 +10,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from ccfs.audit.batch import batch_faults
+from ccfs.audit.batch import batch_faults, has_names
+from ccfs.certificates.schedule import Schedule
 from ccfs.files.documents import Document, DocumentError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
-from ccfs.runs.build import build_controller, event_references
+from ccfs.runs.build import build_arm, build_controller, event_references
 from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.provenance import (
@@ -97,7 +98,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
             "events are counted by code that the protocol names, so nothing was counted again. Use --replay."
         )
     for arm in protocol.arms:
-        _check_arm(store, protocol, arm, found, can_count=can_count)
+        _check_arm(store, protocol, arm, found, can_count=can_count, runs_code=runs_code)
     found.faults += _stray_files(store, protocol, found)
     if not found.faults and can_count:
         _check_certificates(store, protocol, found)
@@ -143,7 +144,7 @@ def _faults_without_manifest(store: Store) -> Iterator[str]:
         for attack in (None, *protocol.attacks):
             for batch in plan(protocol, arm, attack):
                 if store.exists(batch.journal):
-                    yield from _batch_faults(store, protocol, arm, attack, batch)
+                    yield from _batch_faults(store, protocol, arm, attack, batch, arm.schedule.plan)
 
 
 def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
@@ -186,7 +187,29 @@ def _compare_controllers(protocol: Protocol, recorded: object, found: _Findings)
         found.faults.append(f"{PROVENANCE}: controllers {name}: {before} when the run was made, {now} here.")
 
 
-def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool) -> None:
+def _schedule(protocol: Protocol, arm: Arm, found: _Findings, *, runs_code: bool) -> Schedule:
+    """Return the schedule of an arm. Names of slices are replaced by numbers if the environment may be asked."""
+    schedule = arm.schedule.plan
+    if not (protocol.attacks and any(has_names(schedule, stage) for stage in schedule.stages)):
+        return schedule
+    if runs_code:
+        try:
+            wrapped, _ = build_arm(protocol, arm, None)
+        except ValueError as error:
+            found.notes.append(f"what the protocol names cannot be made here: {error}")
+            return schedule
+        wrapped.close()
+        return wrapped.resolved
+    found.notes.append(
+        f"schedule {arm.schedule.name}: only the environment knows where the named slices are, so energies of sensor "
+        "shifts were not charged again. Use --replay."
+    )
+    return schedule
+
+
+def _check_arm(
+    store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool, runs_code: bool
+) -> None:
     """Check the batches of an arm and of its attacks, and where an anytime run stopped."""
     planned = list(plan(protocol, arm, None))
     finished = [batch for batch in planned if store.exists(batch.journal)]
@@ -197,9 +220,10 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, 
         found.faults.append(f"{planned[len(finished)].journal}: is missing.")
         return
     trials = sum(len(batch.trials) for batch in finished)
+    schedule = _schedule(protocol, arm, found, runs_code=runs_code)
     for attack in (None, *protocol.attacks):
         for batch in plan(protocol, arm, attack, trials):
-            found.faults += _batch_faults(store, protocol, arm, attack, batch)
+            found.faults += _batch_faults(store, protocol, arm, attack, batch, schedule)
             found.batches.append((arm, attack, batch))
     if not found.faults and can_count:
         is_whole = len(finished) == len(planned)
@@ -209,9 +233,11 @@ def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, 
             found.faults.append(f"batches/{arm.name}/nominal: cannot be counted: {error}")
 
 
-def _batch_faults(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch) -> list[str]:
+def _batch_faults(
+    store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, batch: Batch, schedule: Schedule
+) -> list[str]:
     try:
-        return list(batch_faults(store, protocol, arm, attack, batch))
+        return list(batch_faults(store, protocol, arm, attack, batch, schedule))
     except Exception as error:  # a forged table can make a reader raise anything
         return [f"{batch.traces}: cannot be audited: {error}"]
 

@@ -122,6 +122,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         grid = Grid(resolution)
         super().__init__(env)
         self._program, self._schedule, self._horizon = program, fixed, horizon
+        self._resolved = resolved
         self._attack, self._signals = attack, Signals() if signals is None else signals
         self._selector = Selector(program)
         self._dtype = np.dtype(program.dtype) if program.choices is None else None
@@ -176,6 +177,11 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     def schedule(self) -> Schedule:
         """The blocks of each stage, as they were given."""
         return self._schedule
+
+    @property
+    def resolved(self) -> Schedule:
+        """The blocks of each stage, with numbers in the place of names of slices."""
+        return self._resolved
 
     @property
     def widths(self) -> Widths:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 import gymnasium
 import numpy as np
@@ -38,6 +40,8 @@ class Corridor(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
 
     The observation is the lateral position and the number of steps left.
     """
+
+    observation_layout: Final = MappingProxyType({"position": (0, 1), "steps_left": (1, 2)})
 
     def __init__(self, *, horizon: int = 10, post: float = 0.5, start: float = 0.0) -> None:
         self._horizon = checks.count("horizon", horizon, minimum=1)

@@ -567,3 +567,97 @@ def test_verify_says_what_to_take_instead_of_a_folder_or_another_file(finished, 
         refuse_no_file(tmp_path / "p.toml")
         with pytest.raises(CertificateError, match=r"p\.toml: must be a certificate of a run \(JSON, as in"):
             verify(tmp_path / "p.toml", None)
+
+
+STAGED = (
+    'name = "one"\naction = { count = 1, sigma = 0.2 }',
+    'name = "one"\naction = { count = 1, sigma = 0.2 }\nsensor = { sigma = [0.05, 0.0] }',
+)
+SENSED = Widths(center=1, action=1, sensor=2)
+SENSOR_LOG = "private/steer/one/push/batch-00000.parquet"
+
+
+@pytest.fixture(scope="module")
+def sensed(tmp_path_factory):
+    """A run with a sensor stage whose trials end at a cost, so that a reading may be drawn that nobody uses."""
+    folder = tmp_path_factory.mktemp("sensed")
+    other = ('\n[[schedules]]\nname = "four"\naction = { count = 4, sigma = 0.2, multiplier = 1.05 }\n', "")
+    attack = ("budget = 0.1\narguments = { direction = [1.0] }", 'stage = "all"\nenergy = 0.8')
+    rule = ('rule = "constant"', 'rule = "random"')
+    stop = ("[program]\n", "[stop]\ngoal = true\n[program]\n")
+    made = protocol(folder, trials=6, a=STAGED, b=other, c=attack, d=rule, e=stop)
+    store = run(made, folder / "run", serial_engine(), where="p")
+    certify(store)
+    return store
+
+
+def test_audit_of_a_run_with_a_sensor_stage_is_clean_with_full_replay(sensed):
+    report = audit(sensed, replay=None)
+    assert (report.faults, report.notes, report.replayed) == ((), (), 12)
+    table = read_parquet(sensed.read(SENSOR_LOG))
+    assert {"sensor_0", "sensor_1", "shift_0"} <= set(table.column_names)
+    assert max(table.column("spent").to_pylist()) == pytest.approx(0.8, rel=1e-9)
+    steps = read_parquet(sensed.read("traces/steer/one/push/batch-00000.parquet"))
+    assert len(set(steps.column("reading").to_pylist())) == len(steps)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sensor": (0.9, 0.0)}, "must keep the energy"),
+        ({"sensor": (0.0, 1e-9)}, "which has no noise"),
+        ({"sensor": (0.0, 0.0)}, "another energy at step 0"),
+        ({"shift": (0.0,)}, "another energy at step 0"),
+        ({"sensor": None}, "has no shift of the sensor stage at step 0"),
+        ({"shift": None}, "has no shift of the action stage at step 0"),
+        ({"energy": 0.0}, "another energy at step 0"),
+    ],
+)
+def test_audit_finds_forged_shifts_of_either_stage(sensed, tmp_path, values, message):
+    shutil.copytree(sensed.root, tmp_path / "run")
+    store = Store(tmp_path / "run")
+    rows = lines_of(ShiftRow, read_parquet(store.read(SENSOR_LOG)))
+    store.write(SENSOR_LOG, parquet_bytes(table_of(ShiftRow, changed_first(rows, **values), SENSED)))
+    reseal(store)
+    faults = audit(store).faults
+    assert any(fault.startswith(SENSOR_LOG) and message in fault for fault in faults), faults
+
+
+def test_audit_finds_a_forged_reading_and_tables_of_other_widths(sensed, tmp_path):
+    shutil.copytree(sensed.root, tmp_path / "run")
+    store = Store(tmp_path / "run")
+    name = "traces/steer/one/nominal/batch-00000.parquet"
+    kept = store.read(name)
+    steps = lines_of(StepRow, read_parquet(kept))
+    for forged, widths, message in (
+        (changed_first(steps, reading=bytes(16)), SENSED, "hash chain breaks at step 0"),
+        (steps, SENSED._replace(sensor=3), "hash chain breaks at step 0"),
+        (steps, ONE, "must have readings if, and only if"),
+    ):
+        store.write(name, parquet_bytes(table_of(StepRow, forged, widths)))
+        reseal(store)
+        faults = audit(store).faults
+        assert any(message in fault for fault in faults), faults
+    table = read_parquet(kept)
+    for said in (b"1 1", b"1 1 x", b"9999999999 1 2", b"-1 1 2"):
+        store.write(name, parquet_bytes(table.replace_schema_metadata({b"format": b"ccfs/trace/3", b"widths": said})))
+        reseal(store)
+        assert any("widths" in fault for fault in audit(store).faults)
+
+
+def test_audit_charges_named_slices_where_the_environment_may_be_asked(tmp_path):
+    named = (STAGED[1], STAGED[1].replace("[0.05, 0.0]", "{ position = 0.05 }"))
+    attack = ("budget = 0.1\narguments = { direction = [1.0] }", 'stage = "sensor"\nbudget = 0.01')
+    rule = ('rule = "constant"', 'rule = "random"')
+    other = ('\n[[schedules]]\nname = "four"\naction = { count = 4, sigma = 0.2, multiplier = 1.05 }\n', "")
+    made = protocol(tmp_path, trials=4, a=STAGED, b=named, c=attack, d=rule, e=other)
+    store = run(made, tmp_path / "run", serial_engine(), where="p")
+    certify(store)
+    assert audit(store, replay=1).notes == ()
+    (note,) = audit(store).notes
+    assert "only the environment knows where the named slices are" in note
+    rows = lines_of(ShiftRow, read_parquet(store.read(SENSOR_LOG)))
+    store.write(SENSOR_LOG, parquet_bytes(table_of(ShiftRow, changed_first(rows, energy=0.0), SENSED)))
+    reseal(store)
+    assert audit(store).faults == ()
+    assert any("another energy at step 0" in fault for fault in audit(store, replay=1).faults)

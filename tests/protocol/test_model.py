@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from toy_protocol import protocol, text
 
-from ccfs.protocol.model import ProtocolError, load_protocol
-from ccfs.runs.build import check
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
+from ccfs.protocol.model import ProtocolError, load_protocol, parse_protocol
+from ccfs.runs.build import build_arm, check
 from ccfs.runtime.streams import Purpose
 
 
@@ -294,3 +297,90 @@ def test_protocol_all_of_event(tmp_path):
     )
     check(protocol(tmp_path, x=both), where="p")
     refused(tmp_path, r"`events\.0\.events` must hold at least one event", x=('"no-cost-until-goal"', '"all-of"'))
+
+
+ONE_BLOCK = "action = { count = 1, sigma = 0.2 }"
+
+
+def test_protocol_stages_become_the_schedule_of_the_runtime(tmp_path):
+    sensor = 'sensor = { sigma = { position = 0.05 }, readers = "controller" }'
+    made = protocol(tmp_path, x=(ONE_BLOCK, f"action = {{ count = 1, sigma = [0.2] }}\n{sensor}"))
+    plan = made.schedules[0].plan
+    block = ProposalSchedule(count=1, sigma={"position": 0.05})
+    assert plan == Schedule(action=ProposalSchedule(count=1, sigma=[0.2]), sensor=block, readers="controller")
+    assert made.schedules[1].plan == Schedule(action=ProposalSchedule(count=4, sigma=0.2, multiplier=1.05))
+    check(made, where="p")
+    wrapped, _ = build_arm(made, made.arms[0], made.attacks[0])
+    assert wrapped.resolved.sensor.sigma == (0.05, 0.0)
+
+
+def test_protocol_hash_depends_on_stages_that_are_there_and_on_no_others(tmp_path):
+    """The stored studies have only an action stage. Their hashes, and with them their noise, must stay as they were."""
+    content = json.loads(protocol(tmp_path).canonical)
+    assert set(content["schedules"][0]) == {"name", "action"}
+    assert "stage" not in content["attacks"][0]
+    plain = protocol(tmp_path).hash
+    changes = [
+        (ONE_BLOCK, ONE_BLOCK + "\nsensor = { sigma = 0.1 }"),
+        (ONE_BLOCK, "sensor = { sigma = 0.1 }"),
+        (ONE_BLOCK, "action = { count = 1, sigma = [0.2] }"),
+        ("budget = 0.1", 'stage = "action"\nbudget = 0.1'),
+    ]
+    assert len({plain, *(protocol(tmp_path, x=change).hash for change in changes)}) == 5
+    for change in changes:
+        made = protocol(tmp_path, x=change)
+        assert parse_protocol(json.loads(made.canonical), where="p") == made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (ONE_BLOCK, "", r"`schedules\.0`: `schedule` must have a block for at least one stage"),
+        (ONE_BLOCK, ONE_BLOCK + "\nscore = { count = 1, sigma = 0.2 }", "must not have both `action` and `score`"),
+        (ONE_BLOCK, "sensor = { sigma = 0.0 }", r"`schedules\.0\.sensor\.sigma`: input should be greater than 0"),
+        (ONE_BLOCK, "sensor = { sigma = [0.0, 0.0] }", "must have a coordinate with noise"),
+        (
+            ONE_BLOCK,
+            "sensor = { sigma = [0.1, -1.0] }",
+            r"`schedules\.0\.sensor\.sigma\.1`: .*greater than or equal to 0",
+        ),
+        (ONE_BLOCK, "sensor = { sigma = {} }", "must name at least one slice"),
+        (ONE_BLOCK, "sensor = { sigma = { a = -0.1 } }", r"`schedules\.0\.sensor\.sigma\.a`: input should be greater"),
+        (ONE_BLOCK, 'sensor = { sigma = "wide" }', r"`schedules\.0\.sensor\.sigma`: .*valid number"),
+        (
+            ONE_BLOCK,
+            "sensor = { sigma = 0.1, count = 2 }",
+            r"unknown key `schedules\.0\.sensor\.count`.* readers, sigma",
+        ),
+        (ONE_BLOCK, 'sensor = { sigma = 0.1, readers = "nobody" }', r"`schedules\.0\.sensor\.readers`"),
+        (ONE_BLOCK, "action = { count = 1, sigma = { a = 0.1 } }", r"`schedules\.0\.action\.sigma`"),
+        (
+            "budget = 0.1",
+            'stage = "sensor"\nbudget = 0.1',
+            "`attacks` 'push' does not fit `schedules` 'one': `stage` must",
+        ),
+        ("budget = 0.1", 'stage = "all"\nbudget = 0.1', 'give `energy` with stage = "all"'),
+        ("budget = 0.1", 'stage = "motor"\nbudget = 0.1', r"`attacks\.0\.stage`"),
+    ],
+)
+def test_protocol_refuses_stages_that_do_not_fit(tmp_path, old, new, message):
+    refused(tmp_path, message, x=(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (ONE_BLOCK, "score = { count = 1, sigma = 0.2 }", "`schedule` must have the stage `action`"),
+        (ONE_BLOCK, "action = { count = 1, sigma = [0.2, 0.2] }", "the action stage: .* 1 coordinates, got 2"),
+        (
+            ONE_BLOCK,
+            "sensor = { sigma = { lidar = 0.2 } }",
+            "must name slices of the observation, position, steps_left",
+        ),
+        (ONE_BLOCK, "sensor = { sigma = [0.1] }", "the sensor stage: .* 2 coordinates, got 1"),
+    ],
+)
+def test_protocol_with_stages_that_the_environment_does_not_have_is_refused_before_the_first_trial(
+    tmp_path, old, new, message
+):
+    refused(tmp_path, message, x=(old, new))

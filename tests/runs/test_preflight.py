@@ -307,3 +307,59 @@ def test_program_refuses_a_fixed_fallback_of_another_dimension():
     entry = FallbackEntry(name="stop", fallback=FixedFallback((0.0,)))
     with pytest.raises(ValueError, match="dimension, 2, got a FixedFallback 'stop' of dimension 1"):
         CausalProgram(low=(-1.0, -1.0), high=(1.0, 1.0), verifier=AcceptAll(), fallbacks=(entry,))
+
+
+SENSED = "action = { count = 2, sigma = 0.2 }\nsensor = { sigma = 0.1 }"
+
+
+def staged(folder, schedule, **changed):
+    path = write(folder, **changed)
+    path.write_text(path.read_text().replace("action = { count = 2, sigma = 0.2 }", schedule))
+    return load_protocol(path)
+
+
+@pytest.mark.parametrize("readers", ["all", "controller"])
+def test_preflight_asks_the_controller_with_a_reading_and_the_verifier_with_what_it_will_read(tmp_path, readers):
+    faulty.Reader.seen.clear()
+    faulty.Checker.seen.clear()
+    schedule = SENSED.replace("0.1 }", f'0.1, readers = "{readers}" }}')
+    own = '[[controllers]]\nname = "own"\nmake = "faulty:Reader"\n'
+    preflight(staged(tmp_path, schedule, verifier="faulty:Checker", controller=own), where="p")
+    reading = faulty.Reader.seen[0]
+    assert reading[1] != 0.0  # the time, which is 0 before noise
+    shown = {one.tobytes() for one in faulty.Checker.seen}
+    assert (reading.tobytes() in shown) == (readers == "all")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "changed", "words"),
+    [
+        (
+            "score = { count = 2, sigma = 0.2 }",
+            {"env": "toys:Buttons"},
+            r"`center` must be scores of shape \(3,\), .* A score stage needs the policy's logits or Q-values",
+        ),
+        (
+            "score = { count = 2, sigma = 0.2 }",
+            {"env": "toys:Buttons", "verifier": "box", "arguments": "low = [0.0], high = [1.0]"},
+            "`verifier` must accept action numbers, got a BoxVerifier",
+        ),
+        ("action = { count = 2, sigma = 0.2 }", {"env": "toys:Buttons"}, "`schedule` must have the stage `score`"),
+    ],
+)
+def test_preflight_refuses_stages_that_do_not_fit(tmp_path, schedule, changed, words):
+    with pytest.raises(ProtocolError, match=words):
+        preflight(staged(tmp_path, schedule, **changed), where="p")
+
+
+def test_preflight_accepts_a_discrete_environment_with_scores(tmp_path):
+    path = write(tmp_path, env="toys:Buttons", event="no-abstention")
+    content = (
+        path.read_text().replace("action = { count = 2", "score = { count = 2").replace("toys:Push", "toys:Scores")
+    )
+    path.write_text(content)
+    preflight(load_protocol(path), where="p")
+    store = run(load_protocol(path), tmp_path / "run", serial_engine(), where="p")
+    (document,) = certify(store)
+    assert document.trajectory.successes == document.trajectory.trials == 6
+    assert list(document.trajectory.budgets) == ["score"]

@@ -28,6 +28,7 @@ from ccfs.runs.record import (
     observation_digest,
     schema_of,
     table_of,
+    widths_of,
 )
 from ccfs.runtime.wrapper import Widths
 
@@ -227,3 +228,42 @@ def test_parse_refuses_a_flipped_bit_in_a_data_page():
     content[300] ^= 1
     with pytest.raises((OSError, pa.ArrowInvalid)):
         read_parquet(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "widths"),
+    [
+        (StepRow, [READ, READ._replace(action=None)], SENSED),
+        (StepRow, [ACTED._replace(action=(2.0,))], Widths(center=2, action=1)),
+        (ShiftRow, [SHIFTED._replace(sensor=(0.1, 0.0, 0.2)), SHIFTED._replace(shift=None)], SENSED),
+        (ShiftRow, [SHIFTED._replace(sensor=(0.1, 0.0, 0.2), shift=None)], SENSED),
+    ],
+)
+def test_lines_of_several_widths_come_back_from_their_table(kind, lines, widths):
+    table = table_of(kind, lines, widths)
+    assert widths_of(table) == widths
+    assert lines_of(kind, read_parquet(parquet_bytes(table))) == lines
+
+
+def test_tables_without_a_sensor_stage_have_no_column_of_it():
+    assert "reading" not in schema_of(StepRow, TWO).names
+    assert not any(name.startswith("sensor") for name in schema_of(ShiftRow, TWO).names)
+    assert "reading" in schema_of(StepRow, SENSED).names
+    assert [name for name in schema_of(ShiftRow, SENSED).names if name.startswith("sensor")] == [
+        "sensor_0",
+        "sensor_1",
+        "sensor_2",
+    ]
+
+
+def test_chain_of_a_sensor_stage_hashes_the_widths_and_the_reading_as_the_formats_page_states():
+    start = chain_start(11, SENSED, bytes(16))
+    assert start == hashlib.sha256(b"ccfs-chain-2" + struct.pack("<qIII", 11, 2, 2, 3) + bytes(16)).digest()
+    fields = struct.pack(
+        "<iid???16s16s2d?2d?d", 3, 1, -2.0, True, False, True, bytes(range(16)), bytes(range(1, 17)), 0.25, -0.0,
+        True, 1.5, math.inf, True, 0.5,
+    )  # fmt: skip
+    texts = struct.pack("<I8sI10s", 8, b"fallback", 10, b"stop,brake")
+    assert chain_step(start, READ, SENSED) == hashlib.sha256(start + fields + texts).digest()
+    others = [TWO, SENSED, SENSED._replace(sensor=4), Widths(center=2, action=1), Widths(center=1, action=2)]
+    assert len({chain_start(11, widths, bytes(16)) for widths in others}) == len(others)

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 from small_trial import FOUR, stored, trial
-from toys import Line, Push
+from toys import Buttons, Line, Push, Scores
 
 from ccfs.attacks.attack import Attack, AttackError
 from ccfs.attacks.rules import NoShift, OpposedShift, ScriptedShift
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
 from ccfs.files.parquet import parquet_bytes
 from ccfs.runs.events import NoAbstention, holds
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.record import StepRow, table_of
-from ccfs.runs.trial import StopRule
-from ccfs.runtime.wrapper import Widths
+from ccfs.runs.record import StepRow, observation_digest, table_of
+from ccfs.runs.trial import StopRule, run_trial
+from ccfs.runtime.components import AcceptAll
+from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.streams import Streams
+from ccfs.runtime.wrapper import ProposalWrapper, Widths
 
 
 def test_trial_zero_shift_gives_byte_identical_traces():
@@ -112,3 +117,105 @@ def test_trial_shift_rule_that_exits_is_not_counted_but_raised():
 
     with pytest.raises(AttackError):
         trial(attack=Attack(rule=Exits(), limit=1.0, schedule=FOUR))
+
+
+SENSOR = Schedule(action=FOUR, sensor=ProposalSchedule(count=1, sigma=[0.1, 0.0, 0.2]))
+
+
+def test_trial_with_a_sensor_stage_records_true_observations_and_what_was_read():
+    """Oracle: the readings that the controller got, and the observations that the environment gave."""
+    read, true = [], []
+
+    class Reading(Push):
+        def center(self, observation):
+            read.append(observation_digest(observation))
+            return super().center(observation)
+
+    class Watched(Line):
+        def _see(self):
+            seen = super()._see()
+            true.append(observation_digest(seen))
+            return seen
+
+    recorder, row = trial(Watched(), schedule=SENSOR, controller=Reading())
+    assert [step.reading for step in recorder.steps] == read
+    assert [row.first_observation, *(step.observation for step in recorder.steps)] == true
+    assert not set(read) & set(true)
+
+
+def test_trial_zero_shift_of_the_sensor_gives_byte_identical_traces():
+    nominal, row = trial(schedule=SENSOR)
+    shifted, shifted_row = trial(
+        schedule=SENSOR, attack=Attack(rule=NoShift(), limit=1.0, schedule=SENSOR, stage="all")
+    )
+    assert parquet_bytes(nominal.table) == parquet_bytes(shifted.table)
+    assert row == shifted_row
+    assert all(line.sensor == (0.0, 0.0, 0.0) and line.shift == (0.0, 0.0) for line in shifted.shifts)
+
+
+def test_trial_shift_of_the_sensor_changes_the_readings_and_no_center_of_a_deaf_controller():
+    nominal, _ = trial(schedule=SENSOR)
+    attack = Attack(rule=OpposedShift(), limit=4.0, schedule=SENSOR, stage="sensor")
+    shifted, _ = trial(schedule=SENSOR, attack=attack)
+    assert [step.reading for step in nominal.steps] != [step.reading for step in shifted.steps]
+    assert [step.action for step in nominal.steps] == [step.action for step in shifted.steps]
+    assert shifted.shifts[-1].spent == pytest.approx(4.0, rel=1e-9)
+    assert all(line.shift is None for line in shifted.shifts)
+
+
+def test_trial_logs_the_shift_of_a_reading_that_nobody_decided_on():
+    attack = Attack(rule=OpposedShift(norm=0.01), limit=4.0, schedule=SENSOR, stage="sensor")
+    recorder, row = trial(schedule=SENSOR, attack=attack, stop=StopRule(cost=True))
+    assert row.outcome == "cost"
+    assert [line.t for line in recorder.shifts] == list(range(row.steps + 1))
+    whole, _ = trial(schedule=SENSOR, attack=Attack(rule=OpposedShift(), limit=4.0, schedule=SENSOR, stage="sensor"))
+    assert len(whole.shifts) == 30
+
+
+def test_trial_logs_the_shift_of_a_step_in_which_the_environment_failed():
+    recorder, row = trial(Line(breaks_at=4), attack=Attack(rule=OpposedShift(), limit=4.0, schedule=FOUR))
+    assert (row.outcome, row.steps) == ("crashed", 4)
+    assert [line.t for line in recorder.shifts] == [0, 1, 2, 3, 4]
+
+
+def test_trial_that_cannot_begin_logs_no_shift_of_the_trial_before():
+    class Once(Line):
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.resets += 1
+            if self.resets > 1:
+                raise RuntimeError("no world for this seed")
+            return super().reset(seed=seed, options=options)
+
+    env = Once()
+    program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
+    attack = Attack(rule=OpposedShift(norm=0.01), limit=4.0, schedule=SENSOR, stage="sensor")
+    wrapped = ProposalWrapper(env, program=program, schedule=SENSOR, seed=0, horizon=30, attack=attack)
+    shifts = []
+    for number in range(2):
+        streams = Streams(protocol="test", root=5, arm="a", trial=number, reset_seed=11 + number)
+        recorder, row = run_trial(wrapped, Push(), horizon=30, stop=StopRule(cost=True), streams=streams)
+        shifts.append(len(recorder.shifts))
+    assert (row.outcome, shifts[1]) == ("crashed", 0)
+    assert shifts[0] > 0
+
+
+@pytest.mark.parametrize("sigma", [0.1, 1e39])
+def test_trial_ends_when_an_observation_or_its_reading_is_not_finite(sigma):
+    schedule = Schedule(score=ProposalSchedule(count=1, sigma=1.0), sensor=ProposalSchedule(count=1, sigma=sigma))
+    _, row = trial(Buttons(), schedule=schedule, controller=Scores())
+    # A reading in single precision cannot hold noise of this size.
+    assert (row.outcome, row.steps) == (("horizon", 30) if sigma < 1.0 else ("nonfinite", 0))
+    _, row = trial(Line(nan_at=4), schedule=SENSOR)
+    assert (row.outcome, row.steps) == ("nonfinite", 4)
+
+
+def test_trial_of_discrete_actions_records_scores_and_numbers():
+    recorder, row = trial(Buttons(groups=[2, 3]), schedule=FOUR, controller=Scores((0.0, 0.1, 0.0, 0.1, 0.2)))
+    assert (row.outcome, row.steps) == ("horizon", 30)
+    assert {len(step.center) for step in recorder.steps} == {5}
+    assert {step.action for step in recorder.steps} <= {(float(a), float(b)) for a in range(2) for b in range(3)}
+    trace = stored(recorder, row)
+    assert (trace.centers.shape, trace.actions.shape) == ((30, 5), (30, 2))
+    np.testing.assert_array_equal(trace.actions.sum(axis=1), trace.reward)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -269,3 +270,49 @@ def test_selector_never_runs_an_action_outside_of_the_box():
     made = program(verifier=AcceptAll(), fallbacks=(entry,), candidate_map=outside)
     selection = Selector(made).select(OBSERVATION, np.zeros(2), np.zeros((3, 2)))
     assert (selection.source, selection.skipped) == (Source.ABSTAIN, ("center",))
+
+
+DISCRETE = CausalProgram.for_space(Discrete(3), verifier=AcceptAll())
+SCORES = np.array([[0.0, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(sorted(HOSTILE)))
+def test_selector_runs_no_discrete_action_that_a_hostile_verifier_did_not_accept(name):
+    made = CausalProgram.for_space(Discrete(3), verifier=Answering(HOSTILE[name]))
+    selection = Selector(made).select(OBSERVATION, SCORES[0], SCORES)
+    honest = np.asarray([True] * 3)
+    if selection.action is not None:
+        flags = made.verifier.accepts(OBSERVATION.copy(), np.array([1, 0, 2]))
+        assert type(flags) is np.ndarray
+        assert flags.dtype == honest.dtype
+        assert flags[selection.index]
+
+
+def test_selector_takes_the_first_accepted_discrete_action():
+    made = CausalProgram.for_space(Discrete(3), verifier=Answering(lambda o, a: a != 1))
+    selection = Selector(made).select(OBSERVATION, SCORES[0], SCORES)
+    assert (selection.source, selection.index, selection.action.tolist()) == (Source.PROPOSAL, 1, [0])
+
+
+def test_selector_rejects_rows_of_scores_without_a_greatest_one():
+    block = SCORES.copy()
+    block[0, 2] = np.nan
+    selection = Selector(DISCRETE).select(OBSERVATION, SCORES[0], block)
+    assert (selection.index, selection.action.tolist()) == (1, [0])
+
+
+def test_selector_maps_scores_before_it_takes_the_greatest_and_survives_a_map_that_fails():
+    turned = CausalProgram.for_space(Discrete(3), verifier=AcceptAll(), candidate_map=lambda block: -block)
+    assert Selector(turned).select(OBSERVATION, SCORES[0], SCORES).action.tolist() == [0]
+    for failing in (_raise, lambda block: block[:, :2], lambda block: None, lambda block: block.astype(np.float32)):
+        broken = CausalProgram.for_space(Discrete(3), verifier=AcceptAll(), candidate_map=failing)
+        assert Selector(broken).select(OBSERVATION, SCORES[0], SCORES).source is Source.ABSTAIN
+
+
+def test_selector_verifies_a_discrete_fallback_by_its_number():
+    entries = [FallbackEntry(name=str(n), fallback=Acting(lambda o, c, n=n: n)) for n in (0, 1, 2)]
+    verifier = Answering(lambda o, a: (a == 2) & (len(a) == 1))
+    made = CausalProgram.for_space(Discrete(3), verifier=verifier, fallbacks=entries)
+    selection = Selector(made).select(OBSERVATION, SCORES[0], SCORES)
+    assert (selection.source, selection.index, selection.action.tolist()) == (Source.FALLBACK, 2, [2])

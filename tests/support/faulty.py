@@ -116,3 +116,23 @@ def narrow(block):
 
 def make_narrow():
     return narrow
+
+
+class Reader(Push):
+    """A controller that keeps what it reads."""
+
+    seen: ClassVar[list[np.ndarray]] = []
+
+    def center(self, observation):
+        self.seen.append(observation)
+        return super().center(observation)
+
+
+class Checker:
+    """A verifier that keeps what it reads."""
+
+    seen: ClassVar[list[np.ndarray]] = []
+
+    def accepts(self, observation, actions):
+        self.seen.append(observation)
+        return np.ones(len(actions), dtype=bool)

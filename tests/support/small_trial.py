@@ -19,11 +19,21 @@ __all__ = ["FOUR", "stored", "trial"]
 FOUR = ProposalSchedule(count=4, sigma=0.2, rho=0.5)
 
 
-def trial(env=None, *, attack=None, verifier=None, horizon=30, stop=StopRule(), number=0, controller=None):  # noqa: B008
+def trial(
+    env=None,
+    *,
+    schedule=FOUR,
+    attack=None,
+    verifier=None,
+    horizon=30,
+    stop=StopRule(),  # noqa: B008
+    number=0,
+    controller=None,
+):
     """Run a short trial of a point on a line, and return its recorder and its trajectory line."""
     env = env or Line()
     program = CausalProgram.for_space(env.action_space, verifier=verifier or AcceptAll())
-    wrapped = ProposalWrapper(env, program=program, schedule=FOUR, seed=0, horizon=horizon, attack=attack)
+    wrapped = ProposalWrapper(env, program=program, schedule=schedule, seed=0, horizon=horizon, attack=attack)
     streams = Streams(protocol="test", root=5, arm="a", trial=number, reset_seed=11 + number)
     return run_trial(wrapped, controller or Push(), horizon=horizon, stop=stop, streams=streams)
 
