@@ -183,6 +183,7 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
     """Run, certify and print. Return the run and whether every claim is certified."""
     from ccfs.results.certify import certify as certify_store
     from ccfs.runs.preflight import preflight
+    from ccfs.runs.provenance import own_event_digests
     from ccfs.runs.run import run as run_protocol
 
     root = output or Path("runs") / f"{protocol.name}-{protocol.hash[:8]}"
@@ -191,6 +192,13 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
         with interruptible(f"Finished batches are kept in {root}. The same command resumes."):
             _refuse_impossible(protocol, where)
             preflight(protocol, where=where)
+            if not root.exists():  # before the first trial, a protocol can still be changed
+                for place, spec, digest in own_event_digests(protocol):
+                    if spec.digest is None and digest is not None:
+                        echo(
+                            f'note: `{place}` is code of your own. The hash covers it with: digest = "{digest}"',
+                            err=True,
+                        )
             with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
                 store = run_protocol(protocol, root, engine, where=where, advance=advance)
             documents = certify_store(store)

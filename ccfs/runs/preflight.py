@@ -16,6 +16,7 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runs.provenance import refuse_other_events
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
 from ccfs.runtime.program import CausalProgram
@@ -66,6 +67,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
     seeds = protocol.trials.seeds or ()
     taken = seeds if isinstance(seeds, range) else frozenset(seeds)
     try:
+        refuse_other_events(protocol)
         events = {part.name: build_event(protocol, part, f"events.{i}") for i, part in enumerate(protocol.events)}
         wrapped, controller = build_arm(protocol, protocol.arms[0], None)
         try:
