@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from ccfs.files.documents import Digest, Document
-from ccfs.files.imports import from_source
+from ccfs.files.imports import add_modules, from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
@@ -90,7 +91,9 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
         )
 
 
-def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
+def run_batch(
+    canonical: str, batch: Batch, expected: str | None = None, modules: str | None = None
+) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
     All parts are made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
@@ -101,7 +104,10 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
         batch: the batch to run.
         expected: the run's provenance as canonical JSON. A worker with other packages, other code or another
             controller refuses. Without it, nothing is compared.
+        modules: a folder in which a worker finds the user's own modules, or None.
     """
+    if modules is not None:
+        add_modules(Path(modules))
     record = None if expected is None else json.loads(expected)
     try:
         with from_source():

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ccfs.files.digests import canonical_json, file_digest
+from ccfs.files.imports import add_modules
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, Journal, plan
 from ccfs.runs.build import check
@@ -30,7 +31,15 @@ __all__ = ["run"]
 Advance = Callable[[int], None]
 
 
-def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: Advance = lambda trials: None) -> Store:
+def run(
+    protocol: Protocol,
+    root: Path,
+    engine: Engine,
+    *,
+    where: str,
+    advance: Advance = lambda trials: None,
+    modules: Path | None = None,
+) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
 
     An interruption at any moment, even by kill -9, loses at most the batches in flight. The same call again then gives
@@ -43,13 +52,18 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
         engine: where batches run.
         where: the protocol's file, for errors.
         advance: called with a number of trials when they are finished, or when they are found to be.
+        modules: a folder in which this process and its workers find the user's own modules. Nothing stored names it,
+            because it is a place on this machine. None looks only where Python does.
     """
+    place = None if modules is None else str(modules.resolve())
+    if modules is not None:
+        add_modules(modules)
     store = Store(root)
     store.refuse_foreign()
     with store.locked():
         record = _claim(store, protocol, where)
         _refuse_changed_batches(store, protocol)
-        with Pool(engine, protocol.canonical, canonical_json(record)) as pool:
+        with Pool(engine, protocol.canonical, canonical_json(record), place) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
             else:

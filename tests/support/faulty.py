@@ -116,3 +116,14 @@ def narrow(block):
 
 def make_narrow():
     return narrow
+
+
+class Counting:
+    """An event with a memory: it holds until it was asked `most` times."""
+
+    def __init__(self, most=1):
+        self.most, self.asked = most, 0
+
+    def holds(self, trace):
+        self.asked += 1
+        return self.asked <= self.most
