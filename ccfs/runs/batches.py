@@ -16,6 +16,7 @@ from ccfs.files.imports import add_modules, from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
+from ccfs.runs.generators import generators_now, refuse_drawn_numbers
 from ccfs.runs.provenance import differences, trial_tables
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
 from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
@@ -160,12 +161,15 @@ def _run(
             # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
             _refuse_other_provenance(protocol, expected)
             _refuse_another_controller(arm, controller, expected["controllers"])
+        before = generators_now()
         for trial in batch.trials:
             _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
             rows.append(row)
             traces.take()
             if private is not None:
                 private.take()
+        if generators_now() != before:
+            refuse_drawn_numbers(lambda: _trial(protocol, arm, wrapped, controller, batch.trials[-1]))
     finally:
         wrapped.close()
     public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))

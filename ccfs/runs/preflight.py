@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import reprlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import cast
@@ -16,6 +14,7 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runs.generators import generators_kept
 from ccfs.runs.provenance import refuse_other_events
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
@@ -43,17 +42,6 @@ class Names:
     verifier: str
     cost: str
     advice: str
-
-
-@contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    """Restore the global generators afterwards, so that a part that uses them draws the same numbers in trials."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def preflight(protocol: Protocol, *, where: str) -> None:
@@ -97,7 +85,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
         raise ProtocolError(f"{where}: {error}") from error
 
 
-@_global_generators_kept()
+@generators_kept()
 def try_step(
     wrapped: ProposalWrapper,
     ask: Ask,

@@ -24,6 +24,7 @@ from ccfs.runs.provenance import (
     provenance,
     read_provenance,
 )
+from ccfs.runs.repeats import refuse_other_repeats
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["run"]
@@ -41,6 +42,9 @@ def run(
     modules: Path | None = None,
 ) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
+
+    At the end some trials are run again from fresh parts. A run is refused if one of them comes out differently, and
+    then it gets no manifest (`ccfs.runs.repeats`).
 
     An interruption at any moment, even by kill -9, loses at most the batches in flight. The same call again then gives
     the bytes of an uninterrupted run. A finished run that is refused keeps its manifest, because every journalled
@@ -63,11 +67,15 @@ def run(
     with store.locked():
         record = _claim(store, protocol, where)
         _refuse_changed_batches(store, protocol)
+        is_finished = store.exists(MANIFEST)
         with Pool(engine, protocol.canonical, canonical_json(record), place) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
             else:
                 _run_sequentially(store, protocol, pool, advance)
+            # A manifest says that the trials repeated. It is removed before a new batch is written.
+            if not (is_finished and store.exists(MANIFEST)):
+                refuse_other_repeats(store, protocol, pool)
         write_manifest(store, protocol)
     return store
 
