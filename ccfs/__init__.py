@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from ccfs.protocol.model import load_protocol
     from ccfs.results.certificate import in_words
     from ccfs.results.policy import certify_policy, load_certificate
-    from ccfs.runs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
+    from ccfs.runs.events import (
+        AllOf,
+        CostAtMost,
+        GoalBeforeCost,
+        NoAbstention,
+        NoCostUntilGoal,
+        NotTerminated,
+        ReturnAtLeast,
+        Terminated,
+    )
     from ccfs.runs.outcomes import Outcome
     from ccfs.runs.trace import Trace
     from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
@@ -53,6 +62,7 @@ __all__ = [
     "NoAbstention",
     "NoCostUntilGoal",
     "NoShift",
+    "NotTerminated",
     "OpposedShift",
     "Outcome",
     "ProposalSchedule",
@@ -66,6 +76,7 @@ __all__ = [
     "SixTuple",
     "Source",
     "Streams",
+    "Terminated",
     "Trace",
     "TrajectoryCertificate",
     "__version__",
@@ -98,6 +109,7 @@ _HOMES = {
     "NoAbstention": "ccfs.runs.events",
     "NoCostUntilGoal": "ccfs.runs.events",
     "NoShift": "ccfs.attacks.rules",
+    "NotTerminated": "ccfs.runs.events",
     "OpposedShift": "ccfs.attacks.rules",
     "Outcome": "ccfs.runs.outcomes",
     "ProposalSchedule": "ccfs.certificates.schedule",
@@ -111,6 +123,7 @@ _HOMES = {
     "SixTuple": "ccfs.runtime.environment",
     "Source": "ccfs.runtime.history",
     "Streams": "ccfs.runtime.streams",
+    "Terminated": "ccfs.runs.events",
     "Trace": "ccfs.runs.trace",
     "TrajectoryCertificate": "ccfs.certificates.trajectory",
     "certify_event": "ccfs.certificates.trajectory",

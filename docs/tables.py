@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ccfs.runs.trace import Trace
 from ccfs.schema import DOCUMENTS, SHIPPED, key_table, part_table, schema_text
 
 PAGE = Path(__file__).with_name("protocol.md")
@@ -36,7 +37,14 @@ CERTIFICATE = {
     "AttackedCount": "Under an attack",
     "CodeDigests": "Code",
 }
-_REGION = re.compile(r"^<!-- (keys of|parts:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+_REGION = re.compile(r"^<!-- (keys of|parts:|attributes of) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+
+
+def attributes(kind: type) -> str:
+    """Return the public attributes of a class as Markdown, each with the text of its docstring."""
+    found = {name: made for name, made in vars(kind).items() if isinstance(made, property)}
+    lines = [f"| `{name}` | {(made.__doc__ or '').replace('|', chr(92) + '|')} |" for name, made in found.items()]
+    return "\n".join(["| attribute | what it is |", "| --- | --- |", *lines]) + "\n"
 
 
 def filled(page: str) -> str:
@@ -44,6 +52,8 @@ def filled(page: str) -> str:
 
     def table(found: re.Match[str]) -> str:
         what, name = found[1], found[2]
+        if what == "attributes of":
+            return f"<!-- {what} {name} -->\n{attributes({'Trace': Trace}[name])}<!-- end -->"
         kind, _, model = name.rpartition(" ")
         sections = CERTIFICATE if kind else SECTIONS
         made = part_table(name) if what == "parts:" else key_table(kind or "protocol", model, sections)

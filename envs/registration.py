@@ -140,8 +140,15 @@ def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
 
 
 def register() -> None:
-    """Register `TASKS` with Gymnasium. Its plugin entry point calls this inside the namespace "ccfs"."""
+    """Register `TASKS` with Gymnasium, and make Safety-Gymnasium importable on Python 3.11.
+
+    Gymnasium's plugin entry point calls this inside the namespace "ccfs" when Gymnasium is imported.
+    """
     from gymnasium.envs.registration import register as gymnasium_register
+
+    from ccfs.envs.safety.compat import cure_import
+
+    cure_import()
 
     for task in TASKS:
         gymnasium_register(

@@ -12,12 +12,14 @@ from ccfs.cli.shared import (
     BAD_INPUT,
     DOES_NOT_HOLD,
     JsonOption,
+    ModulesOption,
     OutputOption,
     RunArgument,
     WorkersOption,
     engine_for,
     exit_unless,
     fail,
+    find_modules,
     interruptible,
     open_run,
     progress_bar,
@@ -43,20 +45,27 @@ def run(
     workers: WorkersOption = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K trials of each arm.")] = None,
+    modules: ModulesOption = None,
 ) -> None:
     """Run the trials of a protocol and certify them.
 
-    You may interrupt a run at any time. The same command resumes it. docs/protocol.md explains every key of a protocol
+    Modules of your own are found in --modules, which is the folder of the protocol file if you do not give it. You may
+    interrupt a run at any time. The same command resumes it. docs/protocol.md explains every key of a protocol
     file, and `ccfs demo --protocol` prints one to start from. Exit code 1: a claim is not certified.
     """
     from ccfs.protocol.model import load_protocol
+    from ccfs.runs.build import foreign_targets
 
     made = load_protocol(protocol)
     if seeds is not None:
         made = made.first(seeds)
-    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol))
+    folder = protocol.resolve().parent if modules is None else modules
+    find_modules(folder)
+    _refuse_hidden_modules(made, folder)
+    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
     place = shlex.quote(str(store.root))
-    echo(f"Next: ccfs report {place}, ccfs audit {place}")
+    where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
+    echo(f"Next: ccfs report {place}, ccfs audit {place}{where}")
     exit_unless(is_certified)
 
 
@@ -82,14 +91,14 @@ def demo(
 
 
 @app.command(rich_help_panel=_PANEL)
-def certify(run: RunArgument) -> None:
+def certify(run: RunArgument, modules: ModulesOption = None) -> None:
     """Count the events of a finished run and write its certificates.
 
     `ccfs run` does this at its end. Exit code 1: a claim is not certified.
     """
     from ccfs.results.certify import certify as certify_store
 
-    store = open_run(run)
+    store = open_run(run, modules)
     documents = certify_store(store)
     _print_certificates(store, documents)
     exit_unless(all(document.trajectory.is_certified for document in documents))
@@ -101,6 +110,7 @@ def verify(
     run: Annotated[
         Path | None, typer.Option(help="Folder of the run. With it, the counts are counted again from the traces.")
     ] = None,
+    modules: ModulesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Recompute the numbers of a certificate.
@@ -115,7 +125,7 @@ def verify(
     refuse_no_file(certificate)
     is_recounted = run is not None
     try:
-        document = verify_file(certificate, None if run is None else open_run(run))
+        document = verify_file(certificate, None if run is None else open_run(run, modules))
     except NotACertificateError as error:
         fail(error, BAD_INPUT)
     except CertificateError as error:
@@ -147,6 +157,7 @@ def audit(
     run: RunArgument,
     replay: Annotated[str, typer.Option(help="How many trials to replay: a number, or all.")] = "all",
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
+    modules: ModulesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a run without trusting it, and name every fault.
@@ -160,7 +171,7 @@ def audit(
     if replay != "all" and not replay.isdigit():
         raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
     count = None if replay == "all" else int(replay)
-    report = audit_store(open_run(run), replay=count, expected=expect_protocol)
+    report = audit_store(open_run(run, modules), replay=count, expected=expect_protocol)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
         exit_unless(report.is_clean)
@@ -179,10 +190,13 @@ def audit(
     )
 
 
-def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, where: str) -> tuple[Store, bool]:
+def _run_and_certify(
+    protocol: Protocol, output: Path | None, engine: Engine, where: str, modules: Path | None = None
+) -> tuple[Store, bool]:
     """Run, certify and print. Return the run and whether every claim is certified."""
     from ccfs.results.certify import certify as certify_store
     from ccfs.runs.preflight import preflight
+    from ccfs.runs.provenance import own_event_digests
     from ccfs.runs.run import run as run_protocol
 
     root = output or Path("runs") / f"{protocol.name}-{protocol.hash[:8]}"
@@ -191,14 +205,33 @@ def _run_and_certify(protocol: Protocol, output: Path | None, engine: Engine, wh
         with interruptible(f"Finished batches are kept in {root}. The same command resumes."):
             _refuse_impossible(protocol, where)
             preflight(protocol, where=where)
+            if not root.exists():  # before the first trial, a protocol can still be changed
+                for place, spec, digest in own_event_digests(protocol):
+                    if spec.digest is None and digest is not None:
+                        echo(
+                            f'note: `{place}` is code of your own. The hash covers it with: digest = "{digest}"',
+                            err=True,
+                        )
             with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
-                store = run_protocol(protocol, root, engine, where=where, advance=advance)
+                store = run_protocol(protocol, root, engine, where=where, advance=advance, modules=modules)
             documents = certify_store(store)
     finally:
         engine.close()
     _print_certificates(store, documents)
     echo(f"Results: {root}")
     return store, all(document.trajectory.is_certified for document in documents)
+
+
+def _refuse_hidden_modules(protocol: Protocol, folder: Path) -> None:
+    """Refuse a protocol whose module in the folder is not the one that Python would import."""
+    from ccfs.files.imports import hidden_modules
+    from ccfs.runs.build import foreign_targets
+
+    for path, found in hidden_modules(foreign_targets(protocol), folder):
+        raise ValueError(
+            f"{path}: Python finds another module of this name, {found or 'which has no file'}. Rename yours, or name "
+            "the folder of the right one with --modules."
+        )
 
 
 def _refuse_impossible(protocol: Protocol, where: str) -> None:

@@ -22,12 +22,14 @@ __all__ = [
     "DOES_NOT_HOLD",
     "INTERRUPTED",
     "JsonOption",
+    "ModulesOption",
     "OutputOption",
     "RunArgument",
     "WorkersOption",
     "engine_for",
     "exit_unless",
     "fail",
+    "find_modules",
     "interruptible",
     "numbers",
     "open_run",
@@ -43,6 +45,10 @@ OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the run. Default: runs/NAME-HASH.")
 ]
 WorkersOption = Annotated[int | None, typer.Option("--workers", help="Number of local processes. Default: all cores.")]
+ModulesOption = Annotated[
+    Path | None,
+    typer.Option("--modules", help="Folder of your own modules that the run names, such as that of its protocol file."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
@@ -129,10 +135,24 @@ def engine_for(workers: int | None, cluster: str | None = None) -> Engine:
     return serial_engine() if count == 1 else process_engine(count)
 
 
-def open_run(folder: Path) -> Store:
-    """Return the run in a folder. Refuse a path that is no folder."""
+def find_modules(folder: Path | None) -> None:
+    """Let this process find the modules in a folder that the user named. Refuse a path that is no folder."""
+    from ccfs.files.imports import add_modules
+
+    if folder is not None:
+        if not folder.is_dir():
+            raise ValueError(f"`--modules` must be a folder, got {folder}.")
+        add_modules(folder)
+
+
+def open_run(folder: Path, modules: Path | None = None) -> Store:
+    """Return the run in a folder. Refuse a path that is no folder.
+
+    Modules are looked for in the folder `modules` too. Never in the run itself, which may be a stranger's.
+    """
     from ccfs.runs.store import Store
 
+    find_modules(modules)
     if not folder.is_dir():
         raise ValueError(
             f"{folder}: must be a run directory, but there is none. Give the folder that `ccfs run` wrote."

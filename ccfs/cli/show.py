@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import JsonOption, RunArgument, engine_for, numbers, open_run
+from ccfs.cli.shared import JsonOption, ModulesOption, RunArgument, engine_for, numbers, open_run
 from ccfs.files.terminal import echo, without_markup
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def report(
     replay_steps: Annotated[
         int, typer.Option(help="Greatest number of steps to replay for the maps. 0 replays nothing.", min=0)
     ] = 12_000,
+    modules: ModulesOption = None,
 ) -> None:
     """Write RUN/report.html: one page with claims, figures and provenance.
 
@@ -36,7 +37,7 @@ def report(
     """
     from ccfs.report.page import write_report
 
-    store = open_run(run)
+    store = open_run(run, modules)
     path = write_report(store, drawing=drawing, most_steps=replay_steps, engine=engine_for(None))
     echo(f"Report: {path}")
 
@@ -49,6 +50,7 @@ def table(
         float | None, typer.Option(help="Shift budget of the column L. Default: that of the shown attack, else 0.02.")
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    modules: ModulesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the counts, lower bounds and certified budgets of every arm.
@@ -69,7 +71,7 @@ def table(
 
     if not (budget is None or 0.0 <= budget < math.inf):
         raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
-    store = open_run(run)
+    store = open_run(run, modules)
     protocol = store.protocol()
     refuse_missing_trials(store, protocol)
     name = event or protocol.events[0].name
@@ -121,6 +123,7 @@ def export(
     minari: Annotated[str, typer.Option(help="Name of the new dataset, such as demo/steering-v0.")],
     arm: Annotated[str | None, typer.Option(help="Arm (controller/schedule), if there are several.")] = None,
     attack: Annotated[str | None, typer.Option(help="Name of an attack. Default: the nominal trials.")] = None,
+    modules: ModulesOption = None,
 ) -> None:
     """Export trials as a Minari dataset (extra `minari`).
 
@@ -129,7 +132,7 @@ def export(
     """
     from ccfs.results.minari import export_minari
 
-    made = export_minari(open_run(run), minari, arm=arm, attack=attack)
+    made = export_minari(open_run(run, modules), minari, arm=arm, attack=attack)
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")

@@ -17,9 +17,11 @@ from types import CodeType, ModuleType
 from ccfs.files.code import code_files, parsed
 
 __all__ = [
+    "add_modules",
     "closure",
     "files_behind",
     "from_source",
+    "hidden_modules",
     "imported_names",
     "is_built_in",
     "is_importable",
@@ -33,6 +35,32 @@ __all__ = [
 # A package with more files is a library. Only those of its modules count that are imported.
 _MOST_FILES = 1000
 _STANDARD = Path(os.__file__).parent
+
+
+def add_modules(folder: Path) -> None:
+    """Let this process and the processes that it starts find the modules in a folder.
+
+    The folder comes after all others. So a file in it that is called like an installed module is not imported for it
+    by accident. Processes that multiprocessing starts get the same search path.
+    """
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.append(place)
+        importlib.invalidate_caches()
+
+
+def hidden_modules(references: Iterable[str], folder: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Yield each module of a folder that is named but not found, with the file that is found in its place.
+
+    Args:
+        references: names of code as "module:callable".
+        folder: where the modules should be.
+    """
+    for top in sorted({reference.partition(":")[0].partition(".")[0] for reference in references}):
+        inside = [path for path in (folder / f"{top}.py", folder / top / "__init__.py") if path.is_file()]
+        found = module_file(top)
+        if inside and not (found is not None and found.resolve() in [path.resolve() for path in inside]):
+            yield inside[0], found
 
 
 def module_file(module: str) -> Path | None:

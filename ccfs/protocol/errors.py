@@ -91,7 +91,7 @@ def advice_on_import(path: str, error: BaseException) -> str:
     """Return what to do if Python does not find a module. For any other error the text is empty."""
     top = path.partition(":")[0].partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and error.name == top and top != "ccfs":
-        return f" Put the folder of {top!r} on PYTHONPATH, or install it."
+        return f" Put {top!r} beside the protocol file, or give its folder with --modules, or install it."
     return ""
 
 

@@ -110,8 +110,11 @@ class Protocol(Part, Document):
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         content: dict[str, object] = handler(self)
-        if self.quick_look_of is None:  # so that the key changes the hash of quick looks only
+        # A key that is not given is left out, so that it changes the hash of those protocols only that give it.
+        if self.quick_look_of is None:
             content.pop("quick_look_of", None)
+        if "events" in content:  # somebody may have asked for some keys only
+            content["events"] = _without_empty_digests(content["events"])
         return content
 
     @model_validator(mode="after")
@@ -216,6 +219,20 @@ def _refuse_other_stages(attack: AttackSpec, schedule: ScheduleSpec) -> None:
         raise ValueError(f"`attacks` {attack.name!r} does not fit `schedules` {schedule.name!r}: {text}") from None
     if attack.budget is not None and any(isinstance(schedule.plan.of(stage), tuple) for stage in stages):
         raise ValueError(f"`attacks` must give `energy`, not `budget`: schedule {schedule.name!r} varies")
+
+
+def _without_empty_digests(events: object) -> object:
+    """Return events, and the events inside of them, without the key `digest` where nobody gave one."""
+    if not isinstance(events, (list, tuple)):
+        return events
+    return [
+        {
+            key: _without_empty_digests(value) if key == "events" else value
+            for key, value in event.items()
+            if (key, value) != ("digest", None)
+        }
+        for event in events
+    ]
 
 
 def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:

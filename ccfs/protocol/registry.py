@@ -147,7 +147,19 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
         "cost-at-most": _part("ccfs.runs.events:CostAtMost", "limit horizon", "The total cost is at most `limit`."),
         "return-at-least": _part(
-            "ccfs.runs.events:ReturnAtLeast", "value horizon", "The total reward is at least `value`."
+            "ccfs.runs.events:ReturnAtLeast",
+            "value horizon",
+            "The total reward is at least `value`. An episode that the environment terminated has its whole return.",
+        ),
+        "terminated": _part(
+            "ccfs.runs.events:Terminated",
+            "horizon",
+            "The environment terminated the episode, as at MountainCar's flag.",
+        ),
+        "not-terminated": _part(
+            "ccfs.runs.events:NotTerminated",
+            "horizon",
+            "The environment did not terminate the episode, as when CartPole's pole stays up.",
         ),
         "no-abstention": _part("ccfs.runs.events:NoAbstention", "horizon", "An action was found at every step."),
         ALL_OF: _part("ccfs.runs.events:AllOf", "", "All of the listed `events` hold."),

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from ccfs.certificates.schedule import Blocks, ProposalSchedule, Schedule
+from ccfs.files.documents import Digest
 from ccfs.protocol.registry import ALL_OF, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
@@ -387,9 +388,16 @@ class EventSpec(Part):
     events: tuple[EventSpec, ...] = Field(
         default=(), description=f"For `{ALL_OF}` only: the events that must all hold."
     )
+    digest: Digest | None = Field(
+        default=None,
+        description="For code of your own: the only digest of that code that is accepted. `ccfs run` prints it. "
+        "Without it, the run records the digest, but the protocol's hash does not cover the code.",
+    )
 
     @model_validator(mode="after")
     def _has_its_own_keys(self) -> EventSpec:
+        if self.digest is not None and ":" not in self.event:
+            raise ValueError(f"`digest` must be given for code of your own only, got event = {self.event!r}")
         if self.event != ALL_OF and self.events:
             raise ValueError(f"`events` must be given for event = {ALL_OF!r} only, got event = {self.event!r}")
         if self.event == ALL_OF and self.arguments:

@@ -14,7 +14,7 @@ from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.protocol.model import EventSpec
-from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, Name
+from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 
 __all__ = [
     "AttackedCount",
@@ -34,6 +34,19 @@ class NotACertificateError(CertificateError):
 
 ArmName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$", max_length=161)]
 Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
+Ended = Literal["horizon", "goal", "cost", "abstained", "terminated", "truncated", "nonfinite", "crashed"]
+"""The value of an `Outcome`."""
+
+_BECAUSE: dict[Ended, str] = {
+    "terminated": "the environment terminated the episode",
+    "truncated": "the environment truncated the episode",
+    "abstained": "no action was accepted",
+    "crashed": "something raised an exception",
+    "nonfinite": "a number was not finite",
+    "cost": "the trial stopped at a cost",
+    "goal": "the trial stopped at the goal",
+    "horizon": "the horizon was reached",
+}
 
 
 class CodeDigests(Table):
@@ -43,6 +56,7 @@ class CodeDigests(Table):
     parts: dict[Place, Digest | Literal["built in"]] = Field(
         description="Digest of the code of each part, by its place in the protocol."
     )
+    packages: dict[Place, str] = Field(description="Version of Python and of each package that can change a number.")
 
 
 class AttackedCount(Table):
@@ -143,6 +157,8 @@ class RunCertificate(Document):
     event: Name = Field(description="Name of the event.")
     definition: EventSpec = Field(description="The event as the protocol defines it.")
     horizon: int = Field(ge=1, description="Steps of a trial.")
+    seed: int = Field(ge=0, description="Root of all random streams.")
+    environment: EnvironmentSpec = Field(description="The environment as the protocol names it.")
     controller: str = Field(description="Digest of the controller.")
     is_center_clipped: bool = Field(description="Whether the center was clipped to the action box.")
     unverified_fallbacks: tuple[Name, ...] = Field(
@@ -159,6 +175,12 @@ class RunCertificate(Document):
         description="Hash of the whole protocol if this is a quick look at its first trials, else null."
     )
     planned_trials: int = Field(ge=1, description="Trials that the protocol plans for each arm.")
+    outcomes: dict[Ended, Annotated[int, Field(ge=1)]] = Field(
+        description="How the nominal trials ended: how many had each outcome."
+    )
+    lost: dict[Ended, Annotated[int, Field(ge=1)]] = Field(
+        description="How many nominal trials failed the event because of how they ended, by their outcome."
+    )
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
     traces: dict[str, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
@@ -179,8 +201,17 @@ class RunCertificate(Document):
 
     @property
     def sentence(self) -> str:
-        """The claim in one sentence, as `in_words` says it."""
-        return in_words(self)
+        """The claim in one sentence, as `in_words` begins."""
+        return _sentence(self)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence for each way of ending that decided trials of the event."""
+        trials = self.claim.trials
+        return tuple(
+            f"{number} of {trials} nominal trials failed because {_BECAUSE[outcome]}."
+            for outcome, number in sorted(self.lost.items())
+        )
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:
@@ -207,6 +238,11 @@ class RunCertificate(Document):
             raise CertificateError(f"has {proof.trials} of {self.planned_trials} planned trials.")
         if not all(count.successes <= count.trials for count in self.attacks):
             raise CertificateError("counts more successes than trials under an attack.")
+        if sum(self.outcomes.values()) != proof.trials:
+            raise CertificateError(f"has outcomes of {sum(self.outcomes.values())} trials, but {proof.trials} trials.")
+        is_within = all(number <= self.outcomes.get(outcome, 0) for outcome, number in self.lost.items())
+        if not (is_within and sum(self.lost.values()) <= proof.trials - proof.successes):
+            raise CertificateError("has more trials that failed because of how they ended than trials that failed.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
         if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):
@@ -225,7 +261,15 @@ def claim_record(proof: TrajectoryCertificate) -> ClaimRecord:
 
 
 def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
-    """Return the claim in one sentence, which is the same everywhere. Its numbers are rounded against us."""
+    """Return the claim in one sentence, which is the same everywhere. Its numbers are rounded against us.
+
+    A certificate of a run adds a sentence for each way of ending that decided trials.
+    """
+    remarks = certificate.remarks if isinstance(certificate, RunCertificate) else ()
+    return " ".join((_sentence(certificate), *remarks))
+
+
+def _sentence(certificate: TrajectoryCertificate | RunCertificate) -> str:
     if isinstance(certificate, RunCertificate):
         proof = certificate.trajectory
         steps = " and ".join(certificate.definition.horizons(certificate.horizon))

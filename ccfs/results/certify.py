@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
 from ccfs.files.digests import file_digest
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
-from ccfs.results.certificate import AttackedCount, CodeDigests, RunCertificate, claim_record
+from ccfs.results.certificate import AttackedCount, CodeDigests, Ended, RunCertificate, claim_record
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
-from ccfs.runs.counting import certificate, recorded_events, tally
+from ccfs.runs.counting import certificate, lost, recorded_events, tally
+from ccfs.runs.events import Event
 from ccfs.runs.manifest import manifest_faults, write_manifest
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
@@ -26,8 +28,8 @@ _WORDS = {
     Outcome.ABSTAINED: "abstained",
     Outcome.CRASHED: "crashed",
     Outcome.NONFINITE: "met a number that is not finite",
-    Outcome.TERMINATED: "were ended by the environment",
-    Outcome.TRUNCATED: "were cut short by the environment",
+    Outcome.TERMINATED: "were terminated by the environment",
+    Outcome.TRUNCATED: "were truncated by the environment",
     Outcome.COST: "stopped at a cost",
     Outcome.GOAL: "stopped at the goal",
     Outcome.HORIZON: "ran all steps",
@@ -75,9 +77,10 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
             for arm in protocol.arms
             for attack in (None, *protocol.attacks)
         }
+        by_ending = {arm.name: lost(store, protocol, arm, events) for arm in protocol.arms}
     record = read_provenance(store)
     reader = RunReader(store, protocol)
-    digests, code, parts = (_texts(record.get(key)) for key in ("controllers", "code", "parts"))
+    digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
     behind = record.get("events")
     for name, found in behind.items() if isinstance(behind, dict) else ():
         parts[f"events.{name}"] = event_digest(_texts(found))
@@ -87,6 +90,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
         files = [name for batch in reader.batches(arm, None) for name in batch.files]
         attacked = [(spec, *tallies[arm.name, spec.name]) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
+        outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
         for event in protocol.events:
             yield (
                 certificate_name(arm, event),
@@ -96,12 +100,16 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                     event=event.name,
                     definition=event,
                     horizon=protocol.horizon,
+                    seed=protocol.seed,
+                    environment=protocol.environment,
                     controller=digests.get(arm.controller.name, ""),
                     is_center_clipped=protocol.program.clip_center,
                     unverified_fallbacks=tuple(part.name for part in protocol.program.fallbacks if part.unverified),
                     resolution=protocol.environment.resolution,
                     quick_look_of=protocol.quick_look_of,
                     planned_trials=protocol.trials.count,
+                    outcomes=cast(dict[Ended, int], dict(outcomes)),
+                    lost=cast(dict[Ended, int], dict(by_ending[arm.name][event.name])),
                     attacks=tuple(
                         AttackedCount(
                             attack=spec.name,
@@ -123,6 +131,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                             if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
                             or not place.startswith(("events.", "controllers."))
                         },
+                        packages=packages,
                     ),
                     claim=claim_record(certificate(protocol, arm, event.name, counts[event.name], trials)),
                 ),
@@ -157,31 +166,43 @@ def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:
 def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate]) -> Iterator[str]:
     """Yield a line for each arm with a claim that is not certified or a trial that abstained or crashed.
 
-    Further lines name likely causes: a cost that was never reported, or a goal that was never met.
+    Further lines name likely causes: a way of ending that decided an event, a cost that was never reported, or a goal
+    that was never met.
     """
     failed = {document.arm for document in documents if not document.trajectory.is_certified}
     events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
     for arm in protocol.arms:
         rows = _rows(store, protocol, arm)
         outcomes = {Outcome(row.outcome) for row in rows}
-        if arm.name not in failed and not outcomes & {Outcome.ABSTAINED, Outcome.CRASHED}:
-            continue
-        yield f"{arm.name}: {'; '.join(_parts(rows))}."
-        moved = [row for row in rows if row.steps]
-        costly = [name for name, event in events.items() if needs_cost(event)]
-        if costly and moved and all(row.total_cost is None for row in moved):
-            key = protocol.environment.cost
-            yield (
-                f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
-                f"{key!r} never appeared in info (see `environment.cost`)."
-            )
-        aiming = [name for name, event in events.items() if needs_goal(event)]
-        if aiming and moved and all(row.goal_step is None for row in rows):
-            key = protocol.environment.goal
-            yield (
-                f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
-                f"{key!r} never appeared in info as true (see `environment.goal`)."
-            )
+        is_worth_a_line = arm.name in failed or bool(outcomes & {Outcome.ABSTAINED, Outcome.CRASHED})
+        if is_worth_a_line:
+            yield f"{arm.name}: {'; '.join(_parts(rows))}."
+        for document in documents:
+            if document.arm == arm.name:
+                yield from (f"{arm.name}, {document.event}: {remark}" for remark in document.remarks)
+        if is_worth_a_line:
+            yield from _missing_signals(protocol, arm, rows, events)
+
+
+def _missing_signals(
+    protocol: Protocol, arm: Arm, rows: Sequence[TrajectoryRow], events: Mapping[str, Event]
+) -> Iterator[str]:
+    """Yield a line for a cost or a goal that an event needs and that no trial of an arm reported."""
+    moved = [row for row in rows if row.steps]
+    costly = [name for name, event in events.items() if needs_cost(event)]
+    if costly and moved and all(row.total_cost is None for row in moved):
+        key = protocol.environment.cost
+        yield (
+            f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
+            f"{key!r} never appeared in info (see `environment.cost`)."
+        )
+    aiming = [name for name, event in events.items() if needs_goal(event)]
+    if aiming and moved and all(row.goal_step is None for row in rows):
+        key = protocol.environment.goal
+        yield (
+            f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
+            f"{key!r} never appeared in info as true (see `environment.goal`)."
+        )
 
 
 def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from ccfs.files.documents import Digest, Document
-from ccfs.files.imports import from_source
+from ccfs.files.imports import add_modules, from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
 from ccfs.runs.build import build_arm
+from ccfs.runs.generators import generators_now, refuse_drawn_numbers
 from ccfs.runs.provenance import differences, trial_tables
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
 from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
@@ -90,7 +92,9 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
         )
 
 
-def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tuple[bytes, ...]:
+def run_batch(
+    canonical: str, batch: Batch, expected: str | None = None, modules: str | None = None
+) -> tuple[bytes, ...]:
     """Run a batch and return the bytes of its files, in the order of `batch.files`.
 
     All parts are made afresh from the protocol's canonical text. The result depends on nothing else, so every worker
@@ -101,7 +105,10 @@ def run_batch(canonical: str, batch: Batch, expected: str | None = None) -> tupl
         batch: the batch to run.
         expected: the run's provenance as canonical JSON. A worker with other packages, other code or another
             controller refuses. Without it, nothing is compared.
+        modules: a folder in which a worker finds the user's own modules, or None.
     """
+    if modules is not None:
+        add_modules(Path(modules))
     record = None if expected is None else json.loads(expected)
     try:
         with from_source():
@@ -154,12 +161,15 @@ def _run(
             # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
             _refuse_other_provenance(protocol, expected)
             _refuse_another_controller(arm, controller, expected["controllers"])
+        before = generators_now()
         for trial in batch.trials:
             _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
             rows.append(row)
             traces.take()
             if private is not None:
                 private.take()
+        if generators_now() != before:
+            refuse_drawn_numbers(lambda: _trial(protocol, arm, wrapped, controller, batch.trials[-1]))
     finally:
         wrapped.close()
     public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))

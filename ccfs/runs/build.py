@@ -29,6 +29,7 @@ __all__ = [
     "check",
     "check_horizon",
     "event_references",
+    "foreign_targets",
     "part_targets",
     "resolve",
 ]
@@ -180,6 +181,14 @@ def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
 
 def _event_targets(spec: EventSpec) -> set[str]:
     return {target("event", spec.event)}.union(*(_event_targets(part) for part in spec.events))
+
+
+def foreign_targets(protocol: Protocol) -> tuple[str, ...]:
+    """Return every "module:callable" of the user's own that the protocol names."""
+    program = protocol.program
+    parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
+    names = {part.make for part in parts if part is not None} | {attack.rule for attack in protocol.attacks}
+    return tuple(sorted({name for name in names if ":" in name}.union(event_references(protocol))))
 
 
 def event_references(protocol: Protocol) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -14,7 +15,7 @@ from ccfs.files.imports import loading
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event, event_references
-from ccfs.runs.events import Event, holds
+from ccfs.runs.events import Event, holds, is_lost_by_ending
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
@@ -22,11 +23,13 @@ from ccfs.runs.store import RunError, Store
 __all__ = [
     "certificate",
     "is_enough",
+    "lost",
     "recorded_events",
     "refuse_changed_events",
     "shortfall",
     "successes",
     "tally",
+    "verdicts",
 ]
 
 _MOST_TRIALS = 1_000_000  # of a protocol
@@ -48,13 +51,39 @@ def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Even
         _refuse(store, changed_events(protocol, read_provenance(store), are_made=True))
 
 
+def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Event]) -> dict[str, list[bool]]:
+    """Return for each event whether each trial of a batch is in it. Each trial must be stored exactly once.
+
+    An event that answers differently when it is asked again about the first trial is refused, because it has a memory
+    or a random generator of its own.
+    """
+    traces = RunReader(store, protocol).traces(batch)
+    found: dict[str, list[bool]] = {}
+    for name, event in events.items():
+        found[name] = [holds(event, trace) for trace in traces]
+        if holds(event, traces[0]) is not found[name][0]:
+            raise RunError(
+                f"{store.root}: the event {name!r} gave two answers about trial {traces[0].trial}. "
+                "It must depend on the trace alone: no memory, no random numbers."
+            )
+    return found
+
+
 def successes(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Event]) -> dict[str, int]:
-    """Return how many trials of a batch are successes, for each event. Each trial must be stored exactly once."""
-    counts = dict.fromkeys(events, 0)
-    for trace in RunReader(store, protocol).traces(batch):
-        for name, event in events.items():
-            counts[name] += holds(event, trace)
-    return counts
+    """Return how many trials of a batch are in each event."""
+    return {name: sum(found) for name, found in verdicts(store, protocol, batch, events).items()}
+
+
+def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Event]) -> dict[str, Counter[str]]:
+    """Return for each event how many nominal trials failed because of how they ended, by their outcome."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in events}
+    reader = RunReader(store, protocol)
+    for batch in reader.batches(arm, None):
+        for trace in reader.traces(batch):
+            for name, event in events.items():
+                if is_lost_by_ending(event, trace):
+                    found[name][trace.outcome.value] += 1
+    return found
 
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:

@@ -20,8 +20,11 @@ __all__ = [
     "GoalBeforeCost",
     "NoAbstention",
     "NoCostUntilGoal",
+    "NotTerminated",
     "ReturnAtLeast",
+    "Terminated",
     "holds",
+    "is_lost_by_ending",
     "total_cost",
 ]
 
@@ -139,7 +142,11 @@ class CostAtMost(_Horizon):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnAtLeast(_Horizon):
-    """Total reward over `horizon` steps (or until the protocol's rule stops at the goal) at least `value`."""
+    """Total reward at least `value`: of the first `horizon` steps, or of an episode that the environment terminated.
+
+    A terminated episode earns nothing more, so its return is known. An episode that the environment truncated before
+    `horizon` steps could have gone on, so its return is unknown and it fails.
+    """
 
     value: float
 
@@ -149,7 +156,34 @@ class ReturnAtLeast(_Horizon):
 
     def holds(self, trace: Trace) -> bool:
         """Return whether the return is large enough."""
-        return _is_full(trace, self.horizon) and math.fsum(trace.reward[: self.horizon]) >= self.value
+        return self._is_known(trace) and math.fsum(trace.reward[: self.horizon]) >= self.value
+
+    def _is_known(self, trace: Trace) -> bool:
+        return trace.outcome is Outcome.TERMINATED or _is_full(trace, self.horizon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminated(_Horizon):
+    """The environment terminated the episode within `horizon` steps. MountainCar does so when the flag is reached."""
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the environment terminated the episode in time."""
+        return trace.outcome is Outcome.TERMINATED and trace.executed <= self.horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotTerminated(_Horizon):
+    """The environment did not terminate the episode within `horizon` steps. CartPole does so when the pole falls.
+
+    An episode that the environment truncated before was not terminated. Neither was one that the protocol's rule
+    stopped at the goal.
+    """
+
+    def holds(self, trace: Trace) -> bool:
+        """Return whether the episode lasted."""
+        if trace.outcome is Outcome.TERMINATED:
+            return trace.executed > self.horizon
+        return trace.outcome is Outcome.TRUNCATED or _is_full(trace, self.horizon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +212,28 @@ class AllOf:
 
 
 _BROKEN = frozenset({Outcome.ABSTAINED, Outcome.NONFINITE, Outcome.CRASHED})
+
+
+def is_lost_by_ending(event: Event, trace: Trace) -> bool:
+    """Return whether a trial fails an event because of how it ended, and not because of what happened until then.
+
+    For an event of the user's own only a broken trial is such a failure, because the event was then not asked.
+    """
+    if holds(event, trace):
+        return False
+    if type(event).__module__ != __name__:
+        return trace.outcome in _BROKEN
+    if isinstance(event, (Terminated, NotTerminated)):
+        return trace.outcome not in (Outcome.TERMINATED, Outcome.HORIZON)
+    if isinstance(event, AllOf):
+        return any(is_lost_by_ending(part, trace) for part in event.events)
+    if isinstance(event, ReturnAtLeast):
+        return not event._is_known(trace)
+    horizon = event.horizon if isinstance(event, _Horizon) else 0
+    if _is_full(trace, horizon):
+        return False
+    if isinstance(event, CostAtMost):
+        return math.fsum(trace.cost) <= event.limit
+    if isinstance(event, (NoCostUntilGoal, GoalBeforeCost)):
+        return _goal_step(trace, horizon) is None and _is_costless(trace.cost[: _sound_steps(trace)])
+    return True

@@ -162,10 +162,17 @@ def _begin_worker(parent: int) -> None:
 
 
 class Pool:
-    """Runs batches of one protocol on one engine, a bounded number at a time, and replaces lost workers."""
+    """Runs batches of one protocol on one engine, a bounded number at a time, and replaces lost workers.
 
-    def __init__(self, engine: Engine, canonical: str, expected: str) -> None:
-        self._engine, self._canonical, self._expected = engine, canonical, expected
+    Args:
+        engine: where batches run.
+        canonical: the protocol's canonical text.
+        expected: the run's provenance, as `run_batch` takes it.
+        modules: a folder in which workers find the user's own modules, or None.
+    """
+
+    def __init__(self, engine: Engine, canonical: str, expected: str, modules: str | None = None) -> None:
+        self._engine, self._work = engine, (canonical, expected, modules)
         self._executor = engine.open()
 
     def __enter__(self) -> Pool:
@@ -210,8 +217,9 @@ class Pool:
                 future.cancel()
 
     def _submit(self, pending: dict[Future[Files], Batch], batches: Iterable[Batch]) -> None:
+        canonical, expected, modules = self._work
         for batch in batches:
-            pending[self._executor.submit(run_batch, self._canonical, batch, self._expected)] = batch
+            pending[self._executor.submit(run_batch, canonical, batch, expected, modules)] = batch
 
     def _replace(self, pending: dict[Future[Files], Batch], batch: Batch, deaths: int, error: BrokenExecutor) -> None:
         """Open a new executor, and submit to it everything that was in flight."""

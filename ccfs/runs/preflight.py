@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import reprlib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import cast
@@ -16,6 +14,8 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.protocol.model import Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runs.generators import generators_kept
+from ccfs.runs.provenance import refuse_other_events
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
 from ccfs.runtime.program import CausalProgram
@@ -44,17 +44,6 @@ class Names:
     advice: str
 
 
-@contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    """Restore the global generators afterwards, so that a part that uses them draws the same numbers in trials."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
 def preflight(protocol: Protocol, *, where: str) -> None:
     """Build the protocol's parts, take one step with each controller, and refuse with one line what cannot work.
 
@@ -66,6 +55,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
     seeds = protocol.trials.seeds or ()
     taken = seeds if isinstance(seeds, range) else frozenset(seeds)
     try:
+        refuse_other_events(protocol)
         events = {part.name: build_event(protocol, part, f"events.{i}") for i, part in enumerate(protocol.events)}
         wrapped, controller = build_arm(protocol, protocol.arms[0], None)
         try:
@@ -95,7 +85,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
         raise ProtocolError(f"{where}: {error}") from error
 
 
-@_global_generators_kept()
+@generators_kept()
 def try_step(
     wrapped: ProposalWrapper,
     ask: Ask,

@@ -40,9 +40,11 @@ __all__ = [
     "differences",
     "event_digest",
     "own_digest",
+    "own_event_digests",
     "packages",
     "provenance",
     "read_provenance",
+    "refuse_other_events",
     "trial_tables",
     "trial_targets",
 ]
@@ -125,6 +127,7 @@ def provenance(protocol: Protocol, controllers: dict[str, str]) -> dict[str, obj
 
     Call it when the events have been made, so that it sees what they have loaded.
     """
+    refuse_other_events(protocol)
     behind = {spec.name: _event_behind(protocol, spec, are_made=True) for spec in protocol.events}
     for name, found in behind.items():
         if found is None:
@@ -201,6 +204,31 @@ def own_digest(parts: frozenset[str] = frozenset(), users: frozenset[Path] = fro
 
 
 _code_tables_once = lru_cache(maxsize=64)(code_tables)
+
+
+def own_event_digests(protocol: Protocol) -> Iterator[tuple[str, EventSpec, str | None]]:
+    """Yield each event that is code of the user's own: its place in the protocol, its table, and its code's digest.
+
+    The digest covers the files behind the event, as they are now. Our own modules do not count, so it stays the same
+    with another version of ccfs. It is None if the code is in no file here.
+    """
+    pending = [(f"events.{i}", spec) for i, spec in enumerate(protocol.events)]
+    while pending:
+        place, spec = pending.pop(0)
+        pending += [(f"{place}.events.{i}", part) for i, part in enumerate(spec.events)]
+        if ":" in spec.event:
+            files = files_behind(spec.event, _OWN)
+            yield place, spec, _joined(_digests(files)) if files else None
+
+
+def refuse_other_events(protocol: Protocol) -> None:
+    """Refuse a protocol if the code of an event is not the one whose digest the protocol declares. Nothing is run."""
+    for place, spec, digest in own_event_digests(protocol):
+        if spec.digest not in (None, digest):
+            raise ProtocolError(
+                f"`{place}.digest` must be that of the code of {spec.event}, {digest or 'which is not here'}, "
+                f"got {spec.digest}. Restore the code. For other code take its digest and another `seed`."
+            )
 
 
 class _Behind(NamedTuple):

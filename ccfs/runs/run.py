@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from ccfs.files.digests import canonical_json, file_digest
+from ccfs.files.imports import add_modules
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, Journal, plan
 from ccfs.runs.build import check
@@ -23,6 +24,7 @@ from ccfs.runs.provenance import (
     provenance,
     read_provenance,
 )
+from ccfs.runs.repeats import refuse_other_repeats
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["run"]
@@ -30,8 +32,19 @@ __all__ = ["run"]
 Advance = Callable[[int], None]
 
 
-def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: Advance = lambda trials: None) -> Store:
+def run(
+    protocol: Protocol,
+    root: Path,
+    engine: Engine,
+    *,
+    where: str,
+    advance: Advance = lambda trials: None,
+    modules: Path | None = None,
+) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
+
+    At the end some trials are run again from fresh parts. A run is refused if one of them comes out differently, and
+    then it gets no manifest (`ccfs.runs.repeats`).
 
     An interruption at any moment, even by kill -9, loses at most the batches in flight. The same call again then gives
     the bytes of an uninterrupted run. A finished run that is refused keeps its manifest, because every journalled
@@ -43,17 +56,26 @@ def run(protocol: Protocol, root: Path, engine: Engine, *, where: str, advance: 
         engine: where batches run.
         where: the protocol's file, for errors.
         advance: called with a number of trials when they are finished, or when they are found to be.
+        modules: a folder in which this process and its workers find the user's own modules. Nothing stored names it,
+            because it is a place on this machine. None looks only where Python does.
     """
+    place = None if modules is None else str(modules.resolve())
+    if modules is not None:
+        add_modules(modules)
     store = Store(root)
     store.refuse_foreign()
     with store.locked():
         record = _claim(store, protocol, where)
         _refuse_changed_batches(store, protocol)
-        with Pool(engine, protocol.canonical, canonical_json(record)) as pool:
+        is_finished = store.exists(MANIFEST)
+        with Pool(engine, protocol.canonical, canonical_json(record), place) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
             else:
                 _run_sequentially(store, protocol, pool, advance)
+            # A manifest says that the trials repeated. It is removed before a new batch is written.
+            if not (is_finished and store.exists(MANIFEST)):
+                refuse_other_repeats(store, protocol, pool)
         write_manifest(store, protocol)
     return store
 

@@ -54,41 +54,48 @@ class _StepFile:
 class Trace:
     """The public record of one trial. An event may depend on it and on nothing else.
 
-    Arrays have one entry per step. If the trial abstained, its last step has the source "abstain" and NaN actions.
-    `cost` is NaN at the steps for which the environment reported no cost.
+    Arrays have one entry per step, in order, and are copies. A trial that abstained has one step more than it executed:
+    the last one has the source "abstain", and nothing ran. Observations are not here, because a run stores their
+    digests only. If an event needs one, have the environment report it as its cost or its goal.
+
+    >>> [name for name in dir(Trace) if not name.startswith("_")]
+    ['actions', 'centers', 'cost', 'executed', 'goal', 'index', 'outcome', 'reward', 'source', 'trial']
     """
 
     def __init__(self, row: TrajectoryRow, steps: _StepFile) -> None:
         self._row, self._steps = row, steps
 
+    def __repr__(self) -> str:
+        return f"Trace(trial={self.trial}, outcome={self.outcome}, executed={self.executed})"
+
     @property
     def trial(self) -> int:
-        """The trial's number."""
+        """Number of the trial, from 0."""
         return self._row.trial
 
     @property
     def outcome(self) -> Outcome:
-        """Why the trial took no further step."""
+        """Why the trial took no further step, such as `Outcome.HORIZON` or `Outcome.TERMINATED`."""
         return Outcome(self._row.outcome)
 
     @property
     def executed(self) -> int:
-        """Number of executed steps."""
+        """Number of steps that the environment took. An abstained step is not among them."""
         return self._row.steps
 
     @property
     def reward(self) -> NDArray[np.float64]:
-        """Reward of each step."""
+        """Reward of each step, float64 of shape (steps,). It is 0 for an abstained step."""
         return self._floats("reward")
 
     @property
     def cost(self) -> NDArray[np.float64]:
-        """Cost of each step."""
+        """Cost of each step, float64 of shape (steps,). It is NaN where the environment reported none."""
         return self._floats("cost")
 
     @property
     def goal(self) -> NDArray[np.bool_]:
-        """Whether the goal was met at each step."""
+        """Whether the goal was met at each step, bool of shape (steps,)."""
         return np.asarray(self._column("goal"), dtype=np.bool_)
 
     @property
@@ -98,17 +105,17 @@ class Trace:
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """The number of the proposal or fallback that acted at each step, -1 on abstention."""
+        """Which proposal of the block or which fallback acted, from 0, int64 of shape (steps,). Nobody is -1."""
         return np.asarray(self._column("index"), dtype=np.int64)
 
     @property
     def centers(self) -> NDArray[np.float64]:
-        """The controller's centers, shape (steps, d)."""
+        """The controller's centers, clipped and never shifted, float64 of shape (steps, d)."""
         return self._matrix("center")
 
     @property
     def actions(self) -> NDArray[np.float64]:
-        """The executed actions, shape (steps, d)."""
+        """The actions that ran, float64 of shape (steps, d). They are NaN for an abstained step."""
         return self._matrix("action")
 
     def _column(self, name: str) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -54,7 +55,8 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
     Its content is public, so it never shows whether or how the center was shifted.
 
     Trials are independent only if their noise is. Reset once with a seed and then without, or with a new seed for each
-    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count. A wrapper
+    trial. Resetting every trial with the same seed repeats one trial, and no bound holds for such a count. The wrapper
+    warns after the second such episode. A wrapper
     that was never reset with a seed draws from the system's entropy, as Gymnasium's environments do. So copies with
     the same `seed` (in a VecEnv) do not share their noise, and their episodes cannot be repeated.
 
@@ -142,6 +144,8 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         # If the first reset has no seed, the wrapper draws a name for its noise from the system.
         self._root, self._episode, self._scope = seed, 0, ""
         self._seed: int | None = None
+        self._is_seeded, self._has_warned = False, False  # whether the user seeded this episode, whether it was said
+        self._repeated: tuple[int | None, int] = (None, 0)
         self._trial: Streams | None = None
         self._t, self._is_done = 0, True
         self._last: PublicStep | None = None
@@ -209,6 +213,7 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         """Begin an episode. A seed restarts the wrapper's episode count, so that the same seed gives the same noise."""
         if self._trial is not None and self._trial.reset_seed != seed:
             raise ValueError(f"`seed` must be the reset seed of the streams, {self._trial.reset_seed}, got {seed}.")
+        self._is_seeded = seed is not None and self._trial is None
         if seed is not None:
             self._scope, self._seed, self._episode = "wrapper", seed, 0
         elif not self._scope and self._trial is None:
@@ -331,7 +336,20 @@ class ProposalWrapper(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
             self._attack.publish(step)
         self._last = step
         self._t += 1
+        if (terminated or truncated) and self._is_seeded:
+            self._warn_of_repeated_seed()
         return step
+
+    def _warn_of_repeated_seed(self) -> None:
+        """Warn once, at the end of the second episode that was reset with the same seed, with no other in between."""
+        self._repeated = (self._seed, self._repeated[1] + 1 if self._repeated[0] == self._seed else 1)
+        if self._repeated[1] == 2 and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"Two episodes were reset with the same seed, {self._seed}. The second repeats the noise of the first, "
+                "so no bound holds for their count. Take new seeds, or reset once with a seed and then without.",
+                stacklevel=4,
+            )
 
 
 def _public_info(step: PublicStep) -> Info:

@@ -21,7 +21,7 @@ from ccfs.envs.registration import TASKS
 from ccfs.envs.safety import compat
 from ccfs.envs.safety.vector import SafetyVectorEnv
 
-compat.stock()  # OmniSafe imports Safety-Gymnasium, which only imports after the cure.
+compat.stock()  # OmniSafe imports Safety-Gymnasium. If that is missing, this says what to install.
 
 import omnisafe.envs.core as core  # noqa: E402
 

@@ -180,3 +180,61 @@ def test_package_exports_exist():
     assert set(ccfs.__all__) <= set(dir(ccfs))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         ccfs.nonsense  # noqa: B018
+
+
+OWN_EVENT = "class Quiet:\n    def holds(self, trace):\n        return bool((trace.cost <= 0.0).all())\n"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A folder with a protocol and the module that it names, which nothing else puts on the search path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "a study"
+    folder.mkdir()
+    (folder / "event_beside_the_protocol.py").write_text(OWN_EVENT)
+    change = ('event = "no-cost-until-goal"', 'event = "event_beside_the_protocol:Quiet"')
+    (folder / "study.toml").write_text(text(trials=8, event=change))
+    yield folder
+    sys.modules.pop("event_beside_the_protocol", None)
+
+
+def test_run_finds_modules_beside_the_protocol_and_prints_how_the_others_do(study, tmp_path):
+    made = call("run", study / "study.toml", "-o", tmp_path / "run", "--workers", 1)
+    assert made.exit_code in (0, 1), made.output
+    follow = made.output.splitlines()[-1]
+    assert follow.endswith(f"ccfs audit {tmp_path / 'run'} --modules '{study}'")
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert str(study).encode() not in stored
+    assert str(tmp_path).encode() not in stored
+
+
+def test_commands_find_modules_in_the_named_folder_alone(study, tmp_path, monkeypatch):
+    made = call("run", study / "study.toml", "-o", tmp_path / "run", "--workers", 1)
+    assert made.exit_code in (0, 1), made.output
+    without = [place for place in sys.path if place != str(study)]
+    commands = (("certify",), ("table",), ("report",), ("audit",))
+    # A stranger's run may hold a module of this name. It must not be found, wherever the command is started.
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "event_beside_the_protocol.py").write_text("raise SystemExit('a trap')\n")
+    monkeypatch.chdir(tmp_path / "stranger")
+    for command in commands:
+        monkeypatch.setattr(sys, "path", list(without))
+        sys.modules.pop("event_beside_the_protocol", None)
+        lost = call(*command, tmp_path / "run")
+        assert "a trap" not in lost.output
+        assert lost.exit_code == (0 if command == ("report",) else 1 if command == ("audit",) else 2), lost.output
+        monkeypatch.setattr(sys, "path", list(without))
+        found = call(*command, tmp_path / "run", "--modules", study)
+        assert found.exit_code in (0, 1), found.output
+        assert "No module named" not in found.output
+    assert call("audit", tmp_path / "run", "--modules", tmp_path / "none").exit_code == 2
+
+
+def test_run_refuses_a_module_that_another_one_hides(study, tmp_path):
+    (study / "random.py").write_text(OWN_EVENT)
+    change = ('event = "no-cost-until-goal"', 'event = "random:Quiet"')
+    (study / "study.toml").write_text(text(trials=8, event=change))
+    made = call("run", study / "study.toml", "-o", tmp_path / "run")
+    assert made.exit_code == 2
+    assert f"{study / 'random.py'}: Python finds another module of this name, " in made.output
+    assert not (tmp_path / "run").exists()

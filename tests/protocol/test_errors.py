@@ -17,7 +17,7 @@ def error_of(module):
 
 
 def test_advice_on_import_is_given_for_a_module_of_ones_own_only():
-    told = " Put the folder of 'no_such_module' on PYTHONPATH, or install it."
+    told = " Put 'no_such_module' beside the protocol file, or give its folder with --modules, or install it."
     assert advice_on_import("no_such_module:make", error_of("no_such_module")) == told
     assert advice_on_import("no_such_module.inner:make", error_of("no_such_module.inner")) == told
     assert advice_on_import("ccfs.nothing:make", error_of("ccfs.nothing")) == ""
@@ -70,7 +70,7 @@ def test_advice_on_arguments_tells_a_function_from_its_factory(asked):
     ("old", "new", "words"),
     [
         ('make = "steering"', 'make = "no_such_module:make"', "`controllers.0.make` must name something"),
-        ('make = "steering"', 'make = "no_such_module:make"', " Put the folder of 'no_such_module' on"),
+        ('make = "steering"', 'make = "no_such_module:make"', " Put 'no_such_module' beside"),
         ("arguments = { gain = 0.2 }", "arguments = { gian = 0.2 }", " It takes: gain=0.2."),
         ('make = "center"', 'make = "toys:AcceptAll"', " It must have `action(observation, center)`."),
         ('event = "no-cost-until-goal"', 'event = "toys:holds"', "not a function of the trace."),

@@ -145,28 +145,28 @@ def test_page_example_of_an_own_environment_runs_certifies_and_replays(tmp_path:
     (tmp_path / "walker.py").write_text(block("python", '"""A dot walks'), encoding="utf-8")
     (tmp_path / "walker.toml").write_text(block("toml", 'name = "walker"'), encoding="utf-8")
     # Without the working directory on the path, as the installed command is (Python 3.11 and later).
-    bare = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, "PYTHONSAFEPATH": "1"}
+    env = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, "PYTHONSAFEPATH": "1"}
+    (elsewhere := tmp_path / "elsewhere").mkdir()
 
-    def ccfs(*arguments: str, path: str | None = ".") -> subprocess.CompletedProcess[str]:
-        command, env = (
-            [sys.executable, "-m", "ccfs", *arguments],
-            bare if path is None else {**bare, "PYTHONPATH": path},
-        )
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    def ccfs(*arguments: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ccfs", *arguments]
+        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
-    if sys.version_info >= (3, 11):
-        lost = ccfs("run", "walker.toml", "-o", "RUN", path=None)
-        assert lost.returncode == 2
-        assert lost.stderr.endswith(
-            "No module named 'walker'. Put the folder of 'walker' on PYTHONPATH, or install it.\n"
-        )
-        assert not (tmp_path / "RUN").exists()
-    assert "PYTHONPATH=. ccfs run walker.toml -o RUN" in PAGE
-    made = ccfs("run", "walker.toml", "-o", "RUN", "--workers", "1")
+    assert "ccfs run walker.toml -o RUN\nccfs audit RUN --modules .\n" in PAGE
+    made = ccfs("run", "walker.toml", "-o", "RUN", "--workers", "2")
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("stays at least 0.8 under every causal shift") == 2
-    audited = ccfs("audit", "RUN", "--replay", "4")
-    assert audited.returncode == 0, audited.stderr
+    assert made.stdout.endswith("Next: ccfs report RUN, ccfs audit RUN --modules .\n")
+    (digest,) = re.findall(r'`events.1` is code of your own. The hash covers it with: digest = "(\w+)"', made.stderr)
+    assert f'event = "walker:FewFallbacks"\narguments = {{ most = 3 }}\ndigest = "{digest}"' in PAGE
+    for command in (("audit", "--replay", "4"), ("table",), ("certify",), ("report",)):
+        told = ccfs(command[0], "../RUN", *command[1:], "--modules", "..", cwd=elsewhere)
+        assert told.returncode == 0, told.stderr
+    if sys.version_info >= (3, 11):
+        lost = ccfs("certify", "../RUN", cwd=elsewhere)
+        assert lost.returncode == 2
+        advice = "Put 'walker' beside the protocol file, or give its folder with --modules, or install it.\n"
+        assert lost.stderr.endswith(f"No module named 'walker'. {advice}")
     refused = ccfs("verify", "RUN/certificates/past/two/arrives.json", "--run", "RUN")
     assert (refused.returncode, "code that the protocol names" in refused.stderr) == (1, True)
 

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -20,12 +21,12 @@ from ccfs.certificates.trajectory import CertificateError
 from ccfs.cli.main import app
 from ccfs.files import imports
 from ccfs.files.imports import module_file
-from ccfs.protocol.errors import ProtocolError
+from ccfs.protocol.model import ProtocolError, load_protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.runs import provenance
 from ccfs.runs.build import build_event
 from ccfs.runs.manifest import write_manifest
-from ccfs.runs.provenance import _code_tables_once, changed_events, event_digest
+from ccfs.runs.provenance import _code_tables_once, changed_events, event_digest, refuse_other_events
 from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
@@ -517,3 +518,63 @@ def test_event_is_made_from_its_source_whatever_its_cache_holds(tmp_path, monkey
     made = own_event(tmp_path, "cached_event:Quiet")
     assert build_event(made, made.events[0]).holds(None) is False
     monkeypatch.delitem(sys.modules, "cached_event")
+
+
+def with_digest(folder, change, digest):
+    """Write a protocol whose own event declares a digest, and return its path."""
+    path = folder / "declared.toml"
+    path.write_text(text(trials=8, event=(change[0], f'{change[1]}\ndigest = "{digest}"')))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "place"), [("plain", PLAIN, "events.0"), ("nested", NESTED, "events.0.events.1")]
+)
+def test_run_prints_the_digest_of_an_own_event_and_refuses_other_code(made, tmp_path, name, change, place):
+    told = call("run", made / f"{name}.toml", "-o", tmp_path / "first", "--workers", 1).output
+    (digest,) = re.findall(
+        rf'note: `{place}` is code of your own. The hash covers it with: digest = "(\w{{64}})"', told
+    )
+    result = call("run", with_digest(tmp_path, change, digest), "-o", tmp_path / "run", "--workers", 1)
+    assert result.exit_code in (0, 1)
+    assert "is code of your own" not in result.output
+    assert load_protocol(tmp_path / "declared.toml").hash != load_protocol(made / f"{name}.toml").hash
+    for file, edited in EDITS.values():
+        kept = (made / file).read_text()
+        (made / file).write_text(edited)
+        try:
+            for folder in ("run", "other"):
+                refused = call("run", tmp_path / "declared.toml", "-o", tmp_path / folder, "--workers", 1)
+                assert refused.exit_code == 2
+                words = rf"`{place}.digest` must be that of the code of own_event:Quiet, \w{{64}}, got {digest}"
+                assert re.search(words, refused.output)
+            assert not (tmp_path / "other").exists()
+        finally:
+            (made / file).write_text(kept)
+    comment = (made / "own_event.py").read_text()
+    (made / "own_event.py").write_text("# a comment does not count\n" + comment)
+    refuse_other_events(load_protocol(tmp_path / "declared.toml"))
+    (made / "own_event.py").write_text(comment)
+
+
+def test_a_declared_digest_of_code_that_is_in_no_file_is_refused(tmp_path):
+    path = with_digest(tmp_path, ('event = "no-cost-until-goal"', 'event = "sys:exit"'), "0" * 64)
+    with pytest.raises(ProtocolError, match="must be that of the code of sys:exit, which is not here, got 000"):
+        refuse_other_events(load_protocol(path))
+
+
+def test_a_digest_is_for_code_of_ones_own(tmp_path):
+    path = tmp_path / "protocol.toml"
+    path.write_text(
+        text(event=('event = "no-cost-until-goal"', f'event = "no-cost-until-goal"\ndigest = "{"0" * 64}"'))
+    )
+    with pytest.raises(ProtocolError, match="`digest` must be given for code of your own only"):
+        load_protocol(path)
+
+
+def test_a_digest_that_is_not_given_leaves_the_hash_as_it_was(tmp_path):
+    """The canonical text of a protocol has no key `digest` unless somebody gave one, also inside of an all-of."""
+    path = tmp_path / "protocol.toml"
+    path.write_text(text(event=NESTED))
+    (event,) = json.loads(load_protocol(path).canonical)["events"]
+    assert set(event) == set(event["events"][0]) == {"name", "event", "arguments", "events"}

@@ -5,7 +5,11 @@ from toy_protocol import protocol
 
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
+from ccfs.results.certify import certify
 from ccfs.runs.counting import is_enough, shortfall
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.run import run
+from ccfs.runs.store import RunError
 
 
 def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
@@ -34,3 +38,14 @@ def test_shortfall_says_when_no_protocol_has_so_many_trials():
     assert message.endswith("more than 1000000 trials are needed")
     with pytest.raises(ValueError, match="`target`"):
         shortfall(5, delta=0.001, family=1, target=float("nan"), bound=Bound.COHORT)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4])
+def test_an_event_with_a_memory_is_refused_and_nothing_is_certified(tmp_path, most):
+    """The four trials of the first batch would count as `most` successes, whatever happened in them."""
+    own = f'event = "faulty:Counting"\narguments = {{ most = {most} }}'
+    made = protocol(tmp_path, trials=4, event=('event = "no-cost-until-goal"', own))
+    store = run(made, tmp_path / "run", serial_engine(), where="p")
+    with pytest.raises(RunError, match=r"the event 'safe' gave two answers about trial 0.*no memory"):
+        certify(store)
+    assert not list(store.root.rglob("safe.json"))

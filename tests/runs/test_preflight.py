@@ -229,16 +229,42 @@ ABSTAINING = {"verifier": "box", "arguments": "low = [5.0, 5.0], high = [6.0, 6.
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        (ABSTAINING, ["push/two: 6 of 6 abstained, first at step 0."]),
+        (
+            ABSTAINING,
+            [
+                "push/two: 6 of 6 abstained, first at step 0.",
+                "push/two, fine: 6 of 6 nominal trials failed because no action was accepted.",
+            ],
+        ),
         (
             {"environment": "arguments = { breaks_at = 2 }"},
-            ["push/two: 6 of 6 crashed: RuntimeError (6 trials), first at step 2."],
+            [
+                "push/two: 6 of 6 crashed: RuntimeError (6 trials), first at step 2.",
+                "push/two, fine: 6 of 6 nominal trials failed because something raised an exception.",
+            ],
         ),
         (
             {"environment": "arguments = { nan_at = 3 }"},
-            ["push/two: 6 of 6 met a number that is not finite, first at step 3."],
+            [
+                "push/two: 6 of 6 met a number that is not finite, first at step 3.",
+                "push/two, fine: 6 of 6 nominal trials failed because a number was not finite.",
+            ],
         ),
-        ({"environment": "arguments = { steps = 1 }"}, ["push/two: 6 of 6 were cut short by the environment."]),
+        (
+            {"environment": "arguments = { steps = 1 }"},
+            [
+                "push/two: 6 of 6 were truncated by the environment.",
+                "push/two, fine: 6 of 6 nominal trials failed because the environment truncated the episode.",
+            ],
+        ),
+        (
+            {"environment": "arguments = { ends_at = 1 }"},
+            [
+                "push/two: 6 of 6 were terminated by the environment.",
+                "push/two, fine: 6 of 6 nominal trials failed because the environment terminated the episode.",
+            ],
+        ),
+        ({"environment": "arguments = { ends_at = 1 }", "event": "terminated"}, []),
         (
             {"event": "goal-before-cost"},
             [
@@ -269,11 +295,13 @@ def test_certify_and_run_commands_print_the_endings_below_the_claims(tmp_path):
     path = write(tmp_path, **ABSTAINING)
     first = call("run", path, "-o", tmp_path / "run", "--workers", 1)
     assert first.exit_code == 1
-    claim, ending, protocol, _, following = first.output.splitlines()
+    claim, ending, remark, protocol, _, following = first.output.splitlines()
     assert "is not certified to be at least 0.5: its lower bound is 0.0000 (0 of 6 nominal trials, " in claim
     assert ending == "push/two: 6 of 6 abstained, first at step 0."
-    assert following == f"Next: ccfs report {tmp_path / 'run'}, ccfs audit {tmp_path / 'run'}"
-    assert call("certify", tmp_path / "run").output.splitlines() == [claim, ending, protocol]
+    assert remark == "push/two, fine: 6 of 6 nominal trials failed because no action was accepted."
+    audit = f"ccfs audit {tmp_path / 'run'} --modules {tmp_path}"
+    assert following == f"Next: ccfs report {tmp_path / 'run'}, {audit}"
+    assert call("certify", tmp_path / "run").output.splitlines() == [claim, ending, remark, protocol]
 
 
 @pytest.mark.parametrize(

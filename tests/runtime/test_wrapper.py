@@ -338,3 +338,44 @@ def test_wrapper_refuses_noise_that_rounding_would_swallow(sigma):
     program = CausalProgram.for_space(env.action_space, verifier=AcceptAll())
     with pytest.raises(ValueError, match=r"`schedule` must have a sigma of at least .*, 2\^-40 of the action box"):
         ProposalWrapper(env, program=program, schedule=ProposalSchedule(count=1, sigma=sigma), seed=0, horizon=3)
+
+
+def episodes(wrapped, seeds, *, streams=False):
+    """Run whole episodes, each reset with the next seed, and return the warnings of each."""
+    told = []
+    for number, seed in enumerate(seeds):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if streams:
+                wrapped.use_streams(Streams(protocol="test", root=1, arm="", trial=number, reset_seed=seed))
+            wrapped.reset(seed=seed)
+            while True:
+                *_, terminated, truncated, _ = wrapped.step(np.zeros(2))
+                if terminated or truncated:
+                    break
+        told.append([str(entry.message) for entry in caught])
+    return told
+
+
+@pytest.mark.parametrize("how", [{}, {"verifier": BoxVerifier(low=(5.0, 5.0), high=(6.0, 6.0))}])
+def test_wrapper_whose_episodes_have_one_seed_warns_once_after_the_second(how):
+    told = episodes(wrap(horizon=3, **how), [7, 7, 7, 7])
+    assert [len(lines) for lines in told] == [0, 1, 0, 0]
+    assert "reset with the same seed, 7" in told[1][0]
+    assert [len(lines) for lines in episodes(wrap(horizon=3, **how), [7, None, 7, None])] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("seeds", [[1, 2, 1, 2], [1, None, None], [None, None, None]])
+def test_wrapper_with_different_seeds_or_none_does_not_warn(seeds):
+    assert not any(episodes(wrap(horizon=3), seeds))
+
+
+def test_wrapper_with_given_streams_or_resets_alone_does_not_warn():
+    """Streams key each trial by its number, and a check of the environment resets twice without a step."""
+    assert not any(episodes(wrap(horizon=3), [7, 7, 7], streams=True))
+    wrapped = wrap(horizon=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            wrapped.reset(seed=7)
+    assert not any(episodes(wrapped, [7]))

@@ -136,3 +136,99 @@ class Checker:
     def accepts(self, observation, actions):
         self.seen.append(observation)
         return np.ones(len(actions), dtype=bool)
+
+
+class Counting:
+    """An event with a memory: it holds until it was asked `most` times."""
+
+    def __init__(self, most=1):
+        self.most, self.asked = most, 0
+
+    def holds(self, trace):
+        self.asked += 1
+        return self.asked <= self.most
+
+
+class Episodes(Line):
+    """An environment with a memory: from episode `after` on, something else happens at step `at`."""
+
+    def __init__(self, after=1, at=0, every=None):
+        super().__init__(dimension=2)
+        self.after, self.at, self.every, self.episodes = after, at, every, -1
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        is_changed = self.episodes >= self.after if self.every is None else self.episodes % self.every == 0
+        if is_changed and self.t == self.at:
+            self.x += 0.5
+        return super().step(action)
+
+
+class Entropy(Line):
+    """An environment with a generator of its own, which the reset seed does not set."""
+
+    def __init__(self, at=0):
+        super().__init__(dimension=2)
+        self.at, self.own = at, np.random.default_rng()
+
+    def step(self, action):
+        if self.t == self.at:
+            self.x += 0.01 * self.own.random()
+        return super().step(action)
+
+
+class Coin(Line):
+    """An environment that draws one number when it is made, and keeps it for all of its episodes."""
+
+    def __init__(self, dimension=2):
+        super().__init__(dimension=dimension)
+        self.offset = np.random.default_rng().random()
+
+    def step(self, action):
+        self.x += 0.01 * self.offset
+        return super().step(action)
+
+
+class Reseeding(Line):
+    """Draws from the generator that everybody shares, but seeds it at each reset. Ugly, and it repeats."""
+
+    def reset(self, *, seed=None, options=None):
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        self.x += 0.1 * np.random.rand()  # noqa: NPY002
+        return super().step(action)
+
+
+class Idle(Line):
+    """Draws from a generator that everybody shares, and does nothing with the number."""
+
+    def step(self, action):
+        random.random()
+        return super().step(action)
+
+
+class Remembering(Push):
+    """A controller that counts its calls and forgets to begin anew at a reset."""
+
+    def __init__(self, after=10):
+        self.after, self.calls = after, 0
+
+    def center(self, observation):
+        self.calls += 1
+        return np.array([0.8 if self.calls <= self.after else -0.8, 0.1])
+
+
+class Grumpy:
+    """A verifier that accepts everything in its first `patience` calls, and then only small actions."""
+
+    def __init__(self, patience=10):
+        self.left = patience
+
+    def accepts(self, observation, actions):
+        self.left -= 1
+        return np.ones(len(actions), dtype=bool) if self.left >= 0 else np.abs(actions[:, 1]) < 0.2

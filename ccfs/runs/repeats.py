@@ -1,0 +1,100 @@
+"""Run some trials again, and refuse a run whose trials depend on more than the protocol and their reset seed.
+
+The trials of a claim must be independent of each other. A part with a memory that its `reset` does not clear, or with
+random numbers of its own, breaks that without any visible error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import Protocol
+from ccfs.runs.batches import Batch
+from ccfs.runs.executors import Pool
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import StepRow, TrajectoryRow, lines_of
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["FRESH", "MUST", "PremiseError", "difference", "refuse_other_repeats", "spread"]
+
+FRESH = 8
+"""How many trials of each arm are run again with everything made anew."""
+
+_WHO = {
+    "center": "The controller answered differently.",
+    "source": "The verifier or a fallback answered differently.",
+    "index": "The verifier or a fallback answered differently.",
+    "action": "The verifier or a fallback answered differently.",
+    "skipped": "A fallback answered differently.",
+}
+_ENVIRONMENT = "The environment behaved differently."
+MUST = (
+    "Trials must follow from the reset seed and the noise alone. Clear every memory in `reset`, and draw random "
+    "numbers from the environment's `np_random` only. Nothing is certified."
+)
+"""What a refusal ends with."""
+
+
+class PremiseError(RunError):
+    """Trials that do not repeat. No bound holds for their count, so nothing is certified."""
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return at most `most` of the numbers 0 to `count` - 1, evenly spread, the first and the last among them.
+
+    >>> spread(100, 4), spread(3, 8), spread(5, 1)
+    ([0, 33, 66, 99], [0, 1, 2], [0])
+    """
+    if count <= most:
+        return list(range(count))
+    return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
+
+
+def refuse_other_repeats(store: Store, protocol: Protocol, pool: Pool) -> None:
+    """Run some nominal trials of each arm again, each in parts that are made anew. Refuse one that differs.
+
+    A trial ran in an environment that other trials had used before, and runs again in a fresh one. So this finds a
+    memory across trials, random numbers of a part's own, and random numbers drawn when a part is made, as far as they
+    change one of these trials.
+    """
+    reader = RunReader(store, protocol)
+    origin: dict[Batch, Batch] = {}
+    for arm in protocol.arms:
+        trials = [(batch, trial) for batch in reader.batches(arm, None) for trial in batch.trials]
+        for batch, trial in (trials[i] for i in spread(len(trials), FRESH)):
+            origin[replace(batch, trials=(trial,))] = batch
+    for alone, files in pool.completed(origin):
+        found = difference(reader, origin[alone], alone.trials[0], files)
+        if found is not None:
+            raise PremiseError(
+                f"{store.root}: trial {alone.trials[0]} of {alone.arm} gives another trace when it is run again with "
+                f"everything made anew: {found} {MUST}"
+            )
+
+
+def difference(reader: RunReader, batch: Batch, trial: int, again: Sequence[bytes]) -> str | None:
+    """Return in words where a stored trial first differs from its repetition and who caused it, None if nowhere.
+
+    Args:
+        reader: reads the stored trials.
+        batch: the batch that holds the trial.
+        trial: number of the trial.
+        again: the tables of the repetition: its steps, then its trajectory line.
+    """
+    ((row, steps),) = reader.steps(batch, {trial})
+    (new_row,) = lines_of(TrajectoryRow, read_parquet(again[1]))
+    new_steps = lines_of(StepRow, read_parquet(again[0]))
+    # The repr of a double is exact, and unlike NaN itself the repr of NaN equals itself.
+    if repr(row.first_observation) != repr(new_row.first_observation):
+        return f"it begins with another observation. {_ENVIRONMENT}"
+    for before, now in zip(steps, new_steps, strict=False):
+        for name in before._fields:
+            if repr(getattr(before, name)) != repr(getattr(now, name)):
+                return f"the first difference is at step {before.t}, {name}. {_WHO.get(name, _ENVIRONMENT)}"
+    if repr((row, len(steps))) != repr((new_row, len(new_steps))):
+        return (
+            f"it ended after {len(steps)} steps as {row.outcome}, and now after {len(new_steps)} as {new_row.outcome}."
+        )
+    return None
