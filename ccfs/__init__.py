@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         RandomShift,
         ScriptedShift,
     )
-    from ccfs.certificates.schedule import ProposalSchedule
+    from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
     from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
     from ccfs.protocol.model import load_protocol
     from ccfs.results.certificate import in_words
@@ -70,11 +70,13 @@ __all__ = [
     "Purpose",
     "RandomShift",
     "ReturnAtLeast",
+    "Schedule",
     "ScriptedShift",
     "Selection",
     "Signals",
     "SixTuple",
     "Source",
+    "Stage",
     "Streams",
     "Terminated",
     "Trace",
@@ -117,11 +119,13 @@ _HOMES = {
     "Purpose": "ccfs.runtime.streams",
     "RandomShift": "ccfs.attacks.rules",
     "ReturnAtLeast": "ccfs.runs.events",
+    "Schedule": "ccfs.certificates.schedule",
     "ScriptedShift": "ccfs.attacks.rules",
     "Selection": "ccfs.runtime.selector",
     "Signals": "ccfs.runtime.environment",
     "SixTuple": "ccfs.runtime.environment",
     "Source": "ccfs.runtime.history",
+    "Stage": "ccfs.certificates.schedule",
     "Streams": "ccfs.runtime.streams",
     "Terminated": "ccfs.runs.events",
     "Trace": "ccfs.runs.trace",

@@ -44,6 +44,8 @@ def make(
     In each process, the first environment of an id and configuration is compared with stock on a short run. If a bit
     differs on this machine, a warning is issued and stock is returned.
 
+    Its attribute `observation_layout` says where each sensor is in the flat observation: {"gyro": (6, 9), ...}.
+
     Args:
         env_id: any id of Safety-Gymnasium, such as "SafetyPointGoal2-v0", with or without "ccfs/" before it.
         fast: False for the stock environment.
@@ -71,7 +73,19 @@ def make(
     env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
     if max_episode_steps is not None:
         check_limit(env.unwrapped, max_episode_steps)
+    _name_slices(env.unwrapped)
     return env
+
+
+def _name_slices(env: Any) -> None:
+    """Say where each sensor is in the flat observation, so that a sensor stage can name them."""
+    # Imported here, because Gymnasium imports this module while it is imported itself.
+    from gymnasium.spaces import Box
+
+    from ccfs.runtime.environment import flattened_layout
+
+    if isinstance(env.observation_space, Box):
+        env.observation_layout = flattened_layout(env.task.obs_info.obs_space_dict)
 
 
 def check_limit(env: Any, max_episode_steps: int) -> None:

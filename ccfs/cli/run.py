@@ -260,6 +260,8 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
                 at = f"certified at least {lower_text(attacked.certified(proof))} at budget {attacked.budget:g}"
             else:
                 at = f"energy limit {attacked.energy_limit:g}"
+            if attacked.stages != (proof.schedule.main.value,):
+                at += f" ({' and '.join(attacked.stages)})"
             echo(f"  under {attacked.attack}: {seen} observed, {at}")
     for line in endings(store, store.protocol(), documents):
         echo(line)

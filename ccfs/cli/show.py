@@ -49,6 +49,10 @@ def table(
     budget: Annotated[
         float | None, typer.Option(help="Shift budget of the column L. Default: that of the shown attack, else 0.02.")
     ] = None,
+    stage: Annotated[
+        str | None,
+        typer.Option(help="Stage of the budgets: sensor, action or score. Default: that of the shown attack."),
+    ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     modules: ModulesOption = None,
     as_json: JsonOption = False,
@@ -63,6 +67,7 @@ def table(
         markdown,
         shown_bounds,
         shown_budget,
+        shown_stage,
         table_document,
         table_rows,
         worst_attack,
@@ -77,13 +82,17 @@ def table(
     name = event or protocol.events[0].name
     rows = table_rows(trial_lines(store, protocol), protocol, name, shown_bounds(protocol))
     attack = worst_attack(rows, protocol)
-    shown = shown_budget(attack) if budget is None else budget
+    known = {found.value for arm in protocol.arms for found in arm.schedule.plan.stages}
+    if stage is not None and stage not in known:
+        raise ValueError(f"`--stage` must be one of {', '.join(sorted(known))}, got {stage!r}.")
+    of_stage = shown_stage(attack) if stage is None else stage
+    shown = shown_budget(attack, of_stage) if budget is None else budget
     if as_json:
-        echo(table_document(rows, protocol, name, shown).to_bytes().decode().rstrip())
+        echo(table_document(rows, protocol, name, shown, of_stage).to_bytes().decode().rstrip())
     elif as_markdown:
-        echo(*markdown(rows, shown, attack).split("\n"))
+        echo(*markdown(rows, shown, attack, of_stage).split("\n"))
     else:
-        _print(rows, protocol, shown, attack)
+        _print(rows, protocol, shown, attack, of_stage)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -138,7 +147,9 @@ def export(
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
 
 
-def _print(rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None) -> None:
+def _print(
+    rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None, stage: str | None
+) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -146,11 +157,12 @@ def _print(rows: list[TableRow], protocol: Protocol, budget: float, attack: Atta
 
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
     shifted = "" if attack is None else f", shifted by {attack.name}"
-    title = f"{protocol.name}, {rows[0].trials} trials per arm, L at B = {budget:g}{shifted}{look}"
+    of_stage = "" if stage is None else f" of the {stage} stage"
+    title = f"{protocol.name}, {rows[0].trials} trials per arm, L at B = {budget:g}{of_stage}{shifted}{look}"
     printed = Table(title=without_markup(title))
     for i, head in enumerate(HEADS):
         printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
     for row in rows:
-        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name)))
+        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name, stage)))
     # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
     Console(width=max(Console().width, 120)).print(printed)

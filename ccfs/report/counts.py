@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.rounding import exact_text
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.results.table import TableRow, shown_bounds, shown_budget, table_rows
+from ccfs.results.table import TableRow, shown_bounds, shown_budget, shown_stage, table_rows
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.build import event_references
 from ccfs.runs.outcomes import Outcome
@@ -166,10 +166,11 @@ class ArmRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventTable:
-    """The table of one event. `budget` is the shift budget of the column L, as text."""
+    """The table of one event. `budget` is the shift budget of the column L, as text. `stage` names its stage."""
 
     event: str
     budget: str
+    stage: str | None
     arms: tuple[ArmRows, ...]
 
 
@@ -186,18 +187,21 @@ def shipped_lines(store: Store, protocol: Protocol) -> pa.Table:
 
 def event_tables(protocol: Protocol, lines: pa.Table, attack: AttackSpec | None) -> list[EventTable]:
     """Return a table for each event that runs no code of the protocol. Its last column is under `attack`."""
-    bounds, budget = shown_bounds(protocol), shown_budget(attack)
+    bounds, stage = shown_bounds(protocol), shown_stage(attack)
+    budget = shown_budget(attack, stage)
     made = []
     for spec in shipped_events(protocol).events:
         rows = table_rows(lines, protocol, spec.name, bounds)
         groups = [rows[i : i + len(bounds)] for i in range(0, len(rows), len(bounds))]
-        arms = tuple(_arm_rows(group, protocol, budget, attack) for group in groups)
-        made.append(EventTable(event=spec.name, budget=exact_text(budget), arms=arms))
+        arms = tuple(_arm_rows(group, protocol, budget, attack, stage) for group in groups)
+        made.append(EventTable(event=spec.name, budget=exact_text(budget), stage=stage, arms=arms))
     return made
 
 
-def _arm_rows(rows: Sequence[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None) -> ArmRows:
-    cells = [row.cells(budget, None if attack is None else attack.name) for row in rows]
+def _arm_rows(
+    rows: Sequence[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None, stage: str | None
+) -> ArmRows:
+    cells = [row.cells(budget, None if attack is None else attack.name, stage) for row in rows]
     controller, schedule, _, *counts = cells[0][:7]
     return ArmRows(
         controller=controller,

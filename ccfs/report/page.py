@@ -10,6 +10,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from ccfs.certificates.rounding import exact_text
+from ccfs.certificates.schedule import Stage
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.terminal import printable
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
@@ -28,7 +29,7 @@ from ccfs.report.figures import (
 )
 from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
-from ccfs.results.certificate import RunCertificate
+from ccfs.results.certificate import RunCertificate, covered
 from ccfs.results.certify import certificate_name
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
@@ -52,6 +53,11 @@ class _Claim:
     document: RunCertificate
     rates: tuple[Observed, ...]
     figure: Markup
+
+    @property
+    def covered(self) -> tuple[tuple[str, float], ...]:
+        """What may be shifted, and how far if nothing else is."""
+        return covered(self.document.trajectory)
 
 
 def write_report(
@@ -109,6 +115,10 @@ def render(
         "report.html.j2",
         protocol=protocol,
         claims=claims,
+        premises=_premises(claims),
+        has_sensor=any(Stage.SENSOR in arm.schedule.plan.stages for arm in protocol.arms),
+        has_several=any(arm.schedule.plan.stages != (Stage.ACTION,) for arm in protocol.arms),
+        main_stages=sorted({arm.schedule.plan.main.value for arm in protocol.arms}),
         certified=sum(claim.document.trajectory.is_certified for claim in claims),
         contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
         overviews=_overviews(protocol, claims),
@@ -155,6 +165,18 @@ def _claim(store: Store, arm: Arm, event: str) -> _Claim:
     proof = document.trajectory
     rates = observed(proof, document.attacks)
     return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates))
+
+
+def _premises(claims: Sequence[_Claim]) -> list[tuple[str, list[str]]]:
+    """Return every premise of the claims once, with the arms that it is about. Of a premise of all arms, none."""
+    arms = list(dict.fromkeys(claim.document.arm for claim in claims))
+    found: dict[str, list[str]] = {}
+    for claim in claims:
+        for premise in claim.document.premises:
+            about = found.setdefault(premise, [])
+            if claim.document.arm not in about:
+                about.append(claim.document.arm)
+    return [(premise, [] if len(about) == len(arms) else about) for premise, about in found.items()]
 
 
 def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[Figure]:

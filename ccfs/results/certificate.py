@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from pydantic import Field
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, lower_text
+from ccfs.certificates.schedule import Stage
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
@@ -24,6 +26,7 @@ __all__ = [
     "RunCertificate",
     "TrajectoryDocument",
     "claim_record",
+    "covered",
     "in_words",
 ]
 
@@ -194,10 +197,16 @@ class RunCertificate(Document):
     @property
     def premises(self) -> tuple[str, ...]:
         """What the claim takes for granted, in one or two sentences each."""
+        proof = self.trajectory
         if self.resolution == EXACT:
-            return self.trajectory.premises
+            return proof.premises
         rounded = f"The claim is about the environment with observations rounded to multiples of {self.resolution}."
-        return (*self.trajectory.premises, rounded)
+        if proof.schedule.sensor is not None:
+            rounded += (
+                " Sensor noise is added after rounding. An error that is there before rounding arrives larger by at "
+                f"most {self.resolution} in each coordinate."
+            )
+        return (*proof.premises, rounded)
 
     @property
     def sentence(self) -> str:
@@ -287,7 +296,43 @@ def _sentence(certificate: TrajectoryCertificate | RunCertificate) -> str:
     lower, target = lower_text(proof.p_lower), exact_text(proof.target)
     if proof.budget is None:
         return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
-    return (
-        f"{what} is at least {lower} without shift, and stays at least {target} under every causal shift of the "
-        f"proposal centers up to a total Euclidean size of {lower_text(proof.budget)} ({counted})."
-    )
+    return f"{what} is at least {lower} without shift, and stays at least {target} under {_covered(proof)} ({counted})."
+
+
+# What a shift of each stage is called in words.
+_SHIFTS = {
+    Stage.SENSOR: "error of the readings",
+    Stage.ACTION: "shift of the proposal centers",
+    Stage.SCORE: "shift of the scores",
+}
+_MOST_COORDINATES = 4
+
+
+def covered(proof: TrajectoryCertificate) -> tuple[tuple[str, float], ...]:
+    """Return what a certificate covers, with the size of each if nothing else is shifted, rounded down.
+
+    It also covers every mixture in which the squared shares of these sizes add up to at most 1. Nothing is covered
+    without a certified budget.
+    """
+    found: list[tuple[str, float]] = []
+    for stage in proof.schedule.stages:
+        what, budget, axes = _SHIFTS[stage], proof.budgets[stage.value], proof.axes[stage.value]
+        if budget is None:
+            continue
+        parts: list[tuple[str, float]] = []
+        if isinstance(axes, Mapping):
+            parts = [(f"{what} of {name}", size) for name, size in axes.items() if size > 0.0]
+        elif isinstance(axes, tuple) and 1 < len(axes) <= _MOST_COORDINATES:
+            parts = [(f"{what} in coordinate {i}", size) for i, size in enumerate(axes) if size > 0.0]
+        is_whole = isinstance(axes, float) or (isinstance(axes, tuple) and 0.0 not in axes)
+        found += parts or [(what if is_whole else f"{what} in the coordinates with noise", budget)]
+    return tuple(found)
+
+
+def _covered(proof: TrajectoryCertificate) -> str:
+    (first, size), *others = covered(proof)
+    words = f"every causal {first} up to a total Euclidean size of {lower_text(size)}"
+    if not others:
+        return words
+    more = "".join(f", or {what} up to {lower_text(size)}" for what, size in others)
+    return f"{words}{more}, or a mixture of them in which the squared shares of these sizes add up to at most 1"

@@ -15,6 +15,7 @@ from pydantic import Field
 from ccfs.certificates import checks
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text, fraction_upper, lower_text, upper_text
+from ccfs.certificates.schedule import Stage
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.files.documents import Digest, Document, Table
 from ccfs.protocol.model import Arm, Protocol
@@ -239,7 +240,10 @@ class CostsDocument(Document):
     most: float = Field(description="The greatest total cost that a trial can have.")
     is_most_given: bool = Field(description="Whether `most` was given; else every recorded step cost 0 or 1.")
     grid: tuple[float, ...] = Field(description="Total costs, in order.")
-    budgets: tuple[float, ...] = Field(description="Shift budgets.")
+    budgets: tuple[float, ...] = Field(
+        description="Shift budgets of the action or score stage of each arm, or of the sensor stage if it is the only "
+        "one. No other stage is shifted."
+    )
     arms: dict[str, ArmCosts] = Field(description="The costs of each arm, by its name.")
 
 
@@ -270,8 +274,10 @@ def costs_document(study: CostStudy, budgets: Sequence[float]) -> CostsDocument:
 
 
 def default_budgets(study: CostStudy) -> tuple[float, ...]:
-    """Return 0 and the budgets of the protocol's attacks."""
-    return tuple(sorted({0.0, *(spec.budget for spec in study.protocol.attacks if spec.budget is not None)}))
+    """Return 0 and the budgets of the protocol's attacks on the stage that the budgets of a study are about."""
+    named = {arm.schedule.plan.main.value for arm in study.protocol.arms}
+    ours = [spec for spec in study.protocol.attacks if spec.stage is None or {spec.stage} == named]
+    return tuple(sorted({0.0, *(spec.budget for spec in ours if spec.budget is not None)}))
 
 
 def in_lines(study: CostStudy, budgets: Sequence[float]) -> Iterator[str]:
@@ -281,7 +287,9 @@ def in_lines(study: CostStudy, budgets: Sequence[float]) -> Iterator[str]:
     span = f"until the first goal or within {protocol.horizon}" if protocol.stop.goal else f"within {protocol.horizon}"
     for arm, curve in study.curves.items():
         yield f"{look}{arm}: total cost {span} steps, {curve.certificates[0].trials} nominal trials"
-        yield _row("shift budget", [exact_text(budget) for budget in budgets])
+        stage = curve.certificates[0].schedule.main
+        head = "shift budget" if stage is Stage.ACTION else f"shift budget ({stage.value})"
+        yield _row(head, [exact_text(budget) for budget in budgets])
         for at in study.grid:
             lowers = [lower_text(curve.lower_at(at, budget=budget)) for budget in budgets]
             yield _row(f"P(cost <= {exact_text(at)}) at least", lowers)

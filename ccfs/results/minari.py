@@ -1,4 +1,7 @@
-"""Export trials of a run as a Minari dataset. Observations come from a replay that must meet the stored hashes."""
+"""Export trials of a run as a Minari dataset. Observations come from a replay that must meet the stored hashes.
+
+With a sensor stage the observations are the environment's own, and `infos` also has what was read of them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from ccfs.runs.record import StepRow, TrajectoryRow
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trial import StopRule, TrialRecorder, run_trial
 from ccfs.runtime.interfaces import Controller, Vector
+from ccfs.runtime.program import CausalProgram
 from ccfs.runtime.wrapper import ProposalWrapper
 
 if TYPE_CHECKING:
@@ -37,8 +41,28 @@ class Exported:
     left_out: tuple[int, ...]
 
 
+class _Listening:
+    """A controller that keeps what it reads in a trial."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.read: list[Vector] = []
+
+    @property
+    def digest(self) -> str:
+        return self._controller.digest
+
+    def reset(self) -> None:
+        self.read = []
+        self._controller.reset()
+
+    def center(self, observation: Vector) -> Vector:
+        self.read.append(observation.copy())
+        return self._controller.center(observation)
+
+
 class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
-    """Keeps the observations of a trial, rounded to the protocol's grid as the controller sees them."""
+    """Keeps the environment's own observations of a trial, rounded to the protocol's grid."""
 
     def __init__(self, env: gymnasium.Env[Vector, Vector], seen: Callable[[Vector], Vector]) -> None:
         super().__init__(env)
@@ -91,7 +115,8 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         raise RunError(f"{store.root}: {faults[0]} Audit this run before exporting it.")
     protocol = store.protocol()
     chosen, shift = _choose_arm(protocol, arm), _choose_attack(protocol, attack)
-    wrapped, controller = build_arm(protocol, chosen, shift)
+    wrapped, made = build_arm(protocol, chosen, shift)
+    controller = _Listening(made)
     tap = _Tap(wrapped.env, wrapped.seen)
     wrapped.env = tap
     try:
@@ -100,7 +125,8 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
             if row.steps == 0:
                 left_out.append(row.trial)
                 continue
-            buffers.append(_episode(row, recorder.steps, tap.seen, wrapped.action_space.dtype))
+            readings = controller.read if wrapped.schedule.sensor is not None else None
+            buffers.append(_episode(row, recorder.steps, tap.seen, readings, wrapped.program, tap.action_space.dtype))
             metadata.append({"trial": row.trial, "reset_seed": row.reset_seed, "outcome": row.outcome})
         if not buffers:
             raise RunError(f"{store.root}: holds no trial with a step to export.")
@@ -110,8 +136,8 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
             dataset = create_dataset_from_buffers(
                 dataset_id=dataset_id,
                 buffer=buffers,
-                observation_space=wrapped.observation_space,
-                action_space=wrapped.action_space,
+                observation_space=tap.observation_space,
+                action_space=tap.action_space,
                 algorithm_name=f"ccfs {chosen.name}",
                 description=_description(protocol, chosen, shift, left_out),
                 data_format="arrow",
@@ -154,7 +180,14 @@ def _replayed(
             yield row, recorder
 
 
-def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype: DTypeLike) -> EpisodeBuffer:
+def _episode(
+    row: TrajectoryRow,
+    steps: list[StepRow],
+    seen: list[Vector],
+    readings: list[Vector] | None,
+    program: CausalProgram,
+    dtype: DTypeLike,
+) -> EpisodeBuffer:
     from minari.data_collector import EpisodeBuffer
 
     done = [step for step in steps if step.action is not None]
@@ -163,7 +196,7 @@ def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype
         id=None,
         seed=row.reset_seed,
         observations=seen[: len(done) + 1],
-        actions=[np.array(step.action, dtype=dtype) for step in done],
+        actions=[_action(step, program, dtype) for step in done],
         rewards=[step.reward for step in done],
         terminations=[step.terminated for step in done],
         truncations=[step.truncated or (is_cut and step is done[-1]) for step in done],
@@ -172,8 +205,16 @@ def _episode(row: TrajectoryRow, steps: list[StepRow], seen: list[Vector], dtype
             "goal": _column([False, *(step.goal for step in done)]),
             "is_fallback": _column([False, *(step.source == "fallback" for step in done)]),
             "index": _column([-1, *(step.index for step in done)]),
+            # What each decision was based on. Nobody decides on the last observation, so it is there as it is.
+            **({} if readings is None else {"reading": np.array([*readings[: len(done)], seen[len(done)]])}),
         },
     )
+
+
+def _action(step: StepRow, program: CausalProgram, dtype: DTypeLike) -> NDArray[np.generic]:
+    action = np.array(step.action, dtype=dtype)
+    is_number = program.choices is not None and program.choices.is_single
+    return action.reshape(()) if is_number else action
 
 
 def _column(values: list[float] | list[bool] | list[int]) -> NDArray[np.generic]:

@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field
 
+from ccfs.attacks.ledger import ALL
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
@@ -26,6 +27,7 @@ __all__ = [
     "markdown",
     "shown_bounds",
     "shown_budget",
+    "shown_stage",
     "table_document",
     "table_rows",
     "worst_attack",
@@ -60,19 +62,34 @@ class TableRow:
     shifted: Mapping[str, int]
     acted: Mapping[str, int]
 
-    def cells(self, budget: float, attack: str | None) -> tuple[str, ...]:
-        """Return the row as texts in the order of `HEADS`. Lower bounds are rounded down."""
-        proof = self.certificate
+    def cells(self, budget: float, attack: str | None, stage: str | None = None) -> tuple[str, ...]:
+        """Return the row as texts in the order of `HEADS`. Lower bounds are rounded down.
+
+        Budgets are those of a stage. Without one, they are those of the action or score stage, or of the sensor stage
+        if it is the only one. A schedule without noise at the stage has no budget.
+        """
+        proof, certified = self.certificate, self.budget_of(stage)
+        lower = self.lower_at(budget, stage)
         return (
             self.controller,
             self.schedule,
             proof.bound.value,
             *map(str, (self.safe, self.goal, self.timeout, self.cost)),
             lower_text(proof.p_lower, 3),
-            "–" if proof.budget is None else lower_text(proof.budget),
-            lower_text(proof.lower_at(budget), 3),
+            "–" if certified is None else lower_text(certified),
+            "–" if lower is None else lower_text(lower, 3),
             "–" if attack is None else str(self.shifted[attack]),
         )
+
+    def budget_of(self, stage: str | None) -> float | None:
+        """Return the certified budget of a stage, None if there is none."""
+        proof = self.certificate
+        return proof.budgets.get(proof.schedule.main.value if stage is None else stage)
+
+    def lower_at(self, budget: float, stage: str | None) -> float | None:
+        """Return the certified probability under shifts of one stage, None if the stage has no noise."""
+        name = self.certificate.schedule.main.value if stage is None else stage
+        return self.certificate.lower_at(**{name: budget}) if name in self.certificate.budgets else None
 
 
 class TableLine(Table):
@@ -88,8 +105,15 @@ class TableLine(Table):
     timeout: int = Field(description="Those of them that did not.")
     cost: int = Field(description="Nominal trials with a positive cost up to the first goal.")
     p_lower: float = Field(description="Lower bound on the nominal probability, rounded down.")
-    budget: Infinite | None = Field(description="Certified shift budget, rounded down; null without a certificate.")
-    lower: float = Field(description="Certified probability under the shown shift budget, rounded down.")
+    budget: Infinite | None = Field(
+        description="Certified shift budget of the shown stage, rounded down; null without a certificate."
+    )
+    budgets: dict[str, Infinite | None] = Field(
+        description="Certified shift budget of each stage if no other one is shifted, rounded down."
+    )
+    lower: float | None = Field(
+        description="Certified probability under the shown shift budget, rounded down; null if the stage has no noise."
+    )
     shifted: dict[str, int] = Field(description="Trials in the event under each attack.")
     acted: dict[str, int] = Field(description="Nominal steps by proposals, by each fallback, and abstained.")
 
@@ -97,15 +121,21 @@ class TableLine(Table):
 class TableDocument(Document):
     """The table of a run."""
 
-    format: Literal["ccfs/table/1"] = Field(default="ccfs/table/1", description="Kind and version of this document.")
+    format: Literal["ccfs/table/2"] = Field(default="ccfs/table/2", description="Kind and version of this document.")
     protocol: Digest = Field(description="Hash of the protocol.")
     quick_look_of: Digest | None = Field(description="Hash of the whole protocol if this is a quick look, else null.")
     event: str = Field(description="Name of the event.")
+    stage: str | None = Field(
+        description="The stage of the keys `budget` and `lower`. Null is the action or score stage of each schedule, "
+        "or the sensor stage if it is the only one."
+    )
     shift_budget: float = Field(description="The shift budget of the key `lower`.")
     lines: tuple[TableLine, ...] = Field(description="One line for each arm and bound rule.")
 
 
-def table_document(rows: Sequence[TableRow], protocol: Protocol, event: str, budget: float) -> TableDocument:
+def table_document(
+    rows: Sequence[TableRow], protocol: Protocol, event: str, budget: float, stage: str | None = None
+) -> TableDocument:
     """Return the table as a document for machines."""
     lines = tuple(
         TableLine(
@@ -119,16 +149,26 @@ def table_document(rows: Sequence[TableRow], protocol: Protocol, event: str, bud
             timeout=row.timeout,
             cost=row.cost,
             p_lower=row.certificate.p_lower,
-            budget="infinity" if row.certificate.budget == math.inf else row.certificate.budget,
-            lower=row.certificate.lower_at(budget),
+            budget=_encoded(row.budget_of(stage)),
+            budgets={name: _encoded(value) for name, value in row.certificate.budgets.items()},
+            lower=row.lower_at(budget, stage),
             shifted=dict(row.shifted),
             acted=dict(row.acted),
         )
         for row in rows
     )
     return TableDocument(
-        protocol=protocol.hash, quick_look_of=protocol.quick_look_of, event=event, shift_budget=budget, lines=lines
+        protocol=protocol.hash,
+        quick_look_of=protocol.quick_look_of,
+        event=event,
+        stage=stage,
+        shift_budget=budget,
+        lines=lines,
     )
+
+
+def _encoded(budget: float | None) -> Infinite | None:
+    return "infinity" if budget == math.inf else budget
 
 
 def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:
@@ -174,15 +214,20 @@ def shown_bounds(protocol: Protocol) -> tuple[Bound, ...]:
     return _COHORT if protocol.bound in _COHORT else (protocol.bound,)
 
 
-def shown_budget(attack: AttackSpec | None) -> float:
+def shown_budget(attack: AttackSpec | None, stage: str | None = None) -> float:
     """Return the shift budget of the column L: that of the shown attack, or `BUDGET` if it has none of this stage."""
-    return BUDGET if attack is None or attack.budget is None or attack.stage is not None else attack.budget
+    return BUDGET if attack is None or attack.budget is None or attack.stage != stage else attack.budget
 
 
-def markdown(rows: Sequence[TableRow], budget: float, attack: AttackSpec | None) -> str:
+def shown_stage(attack: AttackSpec | None) -> str | None:
+    """Return the stage of the shown budgets: the one that the shown attack names, else None."""
+    return None if attack is None or attack.stage == ALL else attack.stage
+
+
+def markdown(rows: Sequence[TableRow], budget: float, attack: AttackSpec | None, stage: str | None = None) -> str:
     """Return the table as Markdown. Its last column is under `attack`."""
     name = None if attack is None else attack.name
-    lines = [HEADS, ("---",) * len(HEADS), *(row.cells(budget, name) for row in rows)]
+    lines = [HEADS, ("---",) * len(HEADS), *(row.cells(budget, name, stage) for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

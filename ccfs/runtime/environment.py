@@ -12,7 +12,7 @@ from gymnasium.wrappers import FlattenObservation  # type: ignore[attr-defined] 
 
 from ccfs.runtime.interfaces import Vector
 
-__all__ = ["InnerStep", "Signals", "SixTuple", "inner_step", "observation_layout", "time_limit"]
+__all__ = ["InnerStep", "Signals", "SixTuple", "flattened_layout", "inner_step", "observation_layout", "time_limit"]
 
 Info: TypeAlias = dict[str, object]
 
@@ -88,15 +88,14 @@ def observation_layout(env: gymnasium.Env[Vector, Vector]) -> dict[str, tuple[in
             given: Mapping[str, tuple[int, int]] = getattr(layer, "observation_layout")  # noqa: B009
             return {str(name): (int(start), int(stop)) for name, (start, stop) in given.items()}
         if isinstance(layer, FlattenObservation):
-            return _flattened(layer.env.observation_space)
+            inner: object = layer.env.observation_space
+            return flattened_layout(inner) if isinstance(inner, gymnasium.spaces.Dict) else None
         layer = getattr(layer, "env", None)
     return None
 
 
-def _flattened(space: object) -> dict[str, tuple[int, int]] | None:
+def flattened_layout(space: gymnasium.spaces.Dict) -> dict[str, tuple[int, int]]:
     """Return where each key of a Dict space is after flattening."""
-    if not isinstance(space, gymnasium.spaces.Dict):
-        return None
     found, begin = {}, 0
     for name, part in space.spaces.items():
         end = begin + gymnasium.spaces.flatdim(part)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from ccfs.envs import TASKS, is_fast, make
-from ccfs.envs.registration import builder_of
+from ccfs.envs.registration import builder_of, make_gymnasium
 from ccfs.envs.safety import compat
 from ccfs.envs.safety.fast import LightBuilder
 from ccfs.envs.safety.selftest import same_bits
+from ccfs.runtime.environment import observation_layout
 
 pytestmark = pytest.mark.slow
 
@@ -158,3 +159,20 @@ def test_rendering_without_a_library_is_explained(monkeypatch):
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     with pytest.raises(RuntimeError, match=r"apt install libegl1"):
         make("SafetyPointGoal1-v0", render_mode="rgb_array")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_make_says_where_each_sensor_is_in_the_flat_observation(fast):
+    """Oracle: the agent's own sensors, read from the simulation after a step."""
+    env = make("SafetyPointGoal2-v0", fast=fast)
+    layout = observation_layout(env)
+    assert list(layout) == [
+        "accelerometer", "velocimeter", "gyro", "magnetometer", "goal_lidar", "hazards_lidar", "vases_lidar",
+    ]  # fmt: skip
+    assert [stop - start for start, stop in layout.values()] == [3, 3, 3, 3, 16, 16, 16]
+    env.reset(seed=3)
+    seen = env.step(np.array([0.5, 0.3]))[0]
+    agent = env.unwrapped.task.agent
+    for name in ("accelerometer", "velocimeter", "gyro", "magnetometer"):
+        np.testing.assert_array_equal(seen[slice(*layout[name])], agent.get_sensor(name))
+    assert observation_layout(make_gymnasium("SafetyPointGoal2-v0", fast=fast)) == layout

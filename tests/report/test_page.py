@@ -24,7 +24,7 @@ from ccfs.report.counts import sources
 from ccfs.report.drawings import Disc, Panel, PathGroup, drawing_for, totals
 from ccfs.report.figures import drawing_figure, interval, observed
 from ccfs.report.page import render, write_report
-from ccfs.results.certificate import AttackedCount
+from ccfs.results.certificate import AttackedCount, covered
 from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
@@ -259,3 +259,32 @@ def test_report_in_a_browser_fits_a_phone(browser, page):
     width, height = browser.size(page, width=390)
     assert width == 390
     assert height > 2000
+
+
+def test_report_says_what_is_covered_per_stage_and_which_premises_belong_to_which_arm(tmp_path):
+    sensor = ("action = { count = 1, sigma = 0.2 }", 'sensor = { sigma = { position = 0.05 }, readers = "controller" }')
+    attack = ("budget = 0.1\narguments = { direction = [1.0] }", "energy = 0.5\narguments = { direction = [1.0] }")
+    both = (
+        "action = { count = 4, sigma = 0.2, multiplier = 1.05 }",
+        "action = { count = 4, sigma = 0.2, multiplier = 1.05 }\nsensor = { sigma = [0.05, 0.0] }",
+    )
+    rule = ('rule = "constant"', 'rule = "opposed"')
+    direction = ("energy = 0.5\narguments = { direction = [1.0] }", "energy = 0.5")
+    made = protocol(tmp_path, trials=20, a=sensor, b=attack, c=both, d=rule, e=direction)
+    store = run(made, tmp_path / "run", serial_engine(), where="p")
+    documents = certify(store)
+    page = render(store)
+    assert 'id="covered"' in page
+    for document in documents:
+        for what, size in covered(document.trajectory):
+            assert f'<td class="any">{what}</td><td class="n">{lower_text(size)}</td>' in page
+    assert "errors\nof what they read are outside of the claim. <span" in page or "outside of the claim. <span" in page
+    assert '<span class="share">(steer/one)</span>' in page
+    assert "Nothing about any other disturbance: dynamics" in page
+    assert "Nothing about errors of readings that have no noise here" in page
+
+
+def test_report_of_an_action_stage_alone_claims_nothing_about_sensors(finished):
+    page = render(finished)
+    assert 'id="covered"' not in page
+    assert "Nothing about any other disturbance: sensors, dynamics" in page

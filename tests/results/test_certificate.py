@@ -95,3 +95,35 @@ def test_run_certificate_counts_how_trials_ended_and_says_which_endings_decided(
 def test_run_certificate_refuses_endings_that_contradict_its_counts(document, updates, message):
     with pytest.raises(CertificateError, match=message):
         RunCertificate.from_bytes(changed(document[0], **updates), where="file")
+
+
+STAGED = (
+    "[[schedules]]\nname = \"one\"\naction = { count = 1, sigma = 0.2 }",
+    "[[schedules]]\nname = \"one\"\naction = { count = 1, sigma = 0.2 }\nsensor = { sigma = { position = 0.05 } }",
+)  # fmt: skip
+
+
+def test_run_certificate_of_a_sensor_stage_says_that_noise_comes_after_rounding(tmp_path):
+    declared = ("[[controllers]]", 'resolution = "2^-8"\n\n[[controllers]]')
+    documents = certify(run(protocol(tmp_path, x=declared, y=STAGED), tmp_path / "run", serial_engine(), where="toy"))
+    sensed, plain = documents
+    assert "arrives larger by at most 2^-8 in each coordinate" in sensed.premises[-1]
+    assert "arrives larger" not in " ".join(plain.premises)
+    assert "only these slices have noise: position." in " ".join(sensed.premises)
+    assert sensed.claim.budgets["sensor"] == sensed.trajectory.budgets["sensor"]
+    assert sensed.attacks[0].stages == ("action",)
+
+
+def test_attacked_count_certifies_the_stage_that_was_attacked(tmp_path):
+    sensor = ("budget = 0.1\narguments = { direction = [1.0] }", "stage = \"sensor\"\nbudget = 0.01")  # fmt: skip
+    rule = ('rule = "constant"', 'rule = "random"')
+    four = "action = { count = 4, sigma = 0.2, multiplier = 1.05 }"
+    other = (f'\n[[schedules]]\nname = "four"\n{four}\n', "")
+    made = protocol(tmp_path, trials=40, a=STAGED, b=sensor, c=rule, d=other)
+    (document,) = certify(run(made, tmp_path / "run", serial_engine(), where="toy"))
+    proof, (count,) = document.trajectory, document.attacks
+    assert count.stages == ("sensor",)
+    assert count.certified(proof) == proof.lower_at(sensor=0.01) < proof.lower_at(action=0.01)
+    assert count.energy <= count.energy_limit == pytest.approx(0.04, rel=1e-12)
+    by_energy = count.model_copy(update={"budget": None})
+    assert by_energy.certified(proof) == pytest.approx(count.certified(proof), rel=1e-12)

@@ -118,3 +118,34 @@ def test_export_command_refuses_a_bad_dataset_id_in_one_line(store, name):
     assert (answer.exit_code, type(answer.exception)) == (2, SystemExit)
     words = "`dataset_id` (`--minari`) must be a name with a version, such as demo/steering-v0"
     assert answer.output == f"{words}, got {name!r}.\n"
+
+
+def test_export_minari_has_the_environments_observations_and_what_was_read_of_them(tmp_path):
+    sensor = ("action = { count = 1, sigma = 0.2 }", "action = { count = 1, sigma = 0.2 }\nsensor = { sigma = 0.05 }")
+    store = run(protocol(tmp_path, trials=4, x=sensor), tmp_path / "run", serial_engine(), where="p")
+    export_minari(store, "toy/sensed-v0", arm="steer/one")
+    steps, rows = stored(store, "steer/one/nominal")
+    for episode, row in zip(minari.load_dataset("toy/sensed-v0").iterate_episodes(), rows, strict=True):
+        mine = [step for step in steps if step.trial == row.trial]
+        digests = [observation_digest(observation) for observation in episode.observations]
+        assert digests == [row.first_observation, *(step.observation for step in mine)]
+        readings = [observation_digest(reading) for reading in episode.infos["reading"]]
+        assert readings == [*(step.reading for step in mine), mine[-1].observation]
+
+
+def test_export_minari_has_discrete_actions_as_their_space_has_them(tmp_path):
+    changes = {
+        "a": ('make = "corridor"\narguments = { horizon = 6, post = 0.6 }', 'make = "toys:Buttons"'),
+        "b": ('make = "steering"\narguments = { gain = 0.2 }', 'make = "toys:Scores"'),
+        "c": ("action = { count = 1, sigma = 0.2 }", "score = { count = 1, sigma = 0.2 }"),
+        "d": ("action = { count = 4, sigma = 0.2, multiplier = 1.05 }", "score = { count = 2, sigma = 0.2 }"),
+        "e": ('make = "box", arguments = { low = [-0.5], high = [0.5] }', 'make = "accept-all"'),
+        "f": ("arguments = { direction = [1.0] }", "arguments = { direction = [1.0, 0.0, 0.0] }"),
+    }
+    store = run(protocol(tmp_path, trials=4, **changes), tmp_path / "run", serial_engine(), where="p")
+    export_minari(store, "toy/buttons-v0", arm="steer/one", attack="push")
+    dataset = minari.load_dataset("toy/buttons-v0")
+    steps, rows = stored(store, "steer/one/push")
+    for episode, row in zip(dataset.iterate_episodes(), rows, strict=True):
+        assert episode.actions.tolist() == [int(step.action[0]) for step in steps if step.trial == row.trial]
+        assert all(dataset.action_space.contains(action) for action in episode.actions)

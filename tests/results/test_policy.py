@@ -146,3 +146,90 @@ def test_api_is_small_lazy_and_complete():
         assert name in dir(ccfs)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         ccfs.absent  # noqa: B018
+
+
+def lean(observation):
+    """Scores of CartPole's two actions: push to where the pole leans."""
+    tilt = observation[2] + 0.4 * observation[3]
+    return [-20.0 * tilt, 20.0 * tilt]
+
+
+def stands(trace):
+    return trace.executed == 40
+
+
+CARTPOLE = {"event": stands, "horizon": 40, "trials": 40, "target": 0.5, "delta": 0.01, "seed": 3}
+
+
+@pytest.mark.slow
+def test_certify_policy_takes_scores_on_a_discrete_environment():
+    env, block = gymnasium.make("CartPole-v1"), ccfs.ProposalSchedule(count=2, sigma=0.5, multiplier=1.1)
+    made = ccfs.certify_policy(env, lean, schedule=block, **CARTPOLE)
+    assert made.successes == 40
+    assert list(made.budgets) == ["score"]
+    assert "under every causal shift of the scores up to a total Euclidean size of" in ccfs.in_words(made)
+    both = ccfs.Schedule(score=block, sensor=ccfs.ProposalSchedule(count=1, sigma=0.2))
+    sensed = ccfs.certify_policy(env, lean, schedule=both, **CARTPOLE)
+    assert list(sensed.budgets) == ["sensor", "score"]
+    assert sensed.lower_at(sensor=0.1, score=0.1) < min(sensed.lower_at(sensor=0.1), sensed.lower_at(score=0.1))
+
+
+@pytest.mark.slow
+def test_certify_policy_with_sensor_noise_alone_takes_action_numbers():
+    env = gymnasium.make("CartPole-v1")
+    sensor = ccfs.Schedule(sensor=ccfs.ProposalSchedule(count=1, sigma=0.02))
+    by_number = ccfs.certify_policy(env, lambda o: int(lean(o)[1] > 0.0), schedule=sensor, **CARTPOLE)
+    by_score = ccfs.certify_policy(env, lean, schedule=sensor, **CARTPOLE)
+    assert by_number.successes == by_score.successes == 40
+    words = ccfs.in_words(by_number)
+    assert "under every causal error of the readings up to a total Euclidean size of" in words
+
+
+@pytest.mark.parametrize(
+    ("policy", "schedule", "words"),
+    [
+        (lambda o: 1, ccfs.ProposalSchedule(count=2, sigma=0.5), r"`center` must be scores of shape \(2,\), .* logits"),
+        (lambda o: [0.1], ccfs.ProposalSchedule(count=2, sigma=0.5), r"`center` must be scores of shape \(2,\)"),
+        (lambda o: [np.nan, 0.0], ccfs.ProposalSchedule(count=2, sigma=0.5), "`center` must be finite"),
+        (lean, ccfs.Schedule(action=SCHEDULE), "`schedule` must have the stage `score`"),
+        (lean, ccfs.Schedule(sensor=ccfs.ProposalSchedule(count=1, sigma={"angle": 0.1})), "`observation_layout`"),
+    ],
+)
+def test_certify_policy_refuses_what_does_not_fit_a_discrete_environment(policy, schedule, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ccfs.certify_policy(gymnasium.make("CartPole-v1"), policy, schedule=schedule, **CARTPOLE)
+
+
+def words_of(schedule, successes=100):
+    made = ccfs.certify_event(
+        successes, 100, delta=0.01, family=1, target=0.5, schedule=schedule, bound="clopper-pearson"
+    )
+    return ccfs.in_words(made), made
+
+
+def test_in_words_says_what_is_covered_per_stage_and_jointly():
+    sensor = ccfs.ProposalSchedule(count=1, sigma={"lidar": 0.05, "compass": 0.01})
+    words, made = words_of(ccfs.Schedule(action=SCHEDULE, sensor=sensor))
+    compass, lidar = (int(made.axes["sensor"][name] * 1e4) / 1e4 for name in ("compass", "lidar"))
+    assert (
+        f"under every causal error of the readings of compass up to a total Euclidean size of {compass:.4f}, or error "
+        f"of the readings of lidar up to {lidar:.4f}, or shift of the proposal centers up to "
+        f"{int(made.budget * 1e4) / 1e4:.4f}, or a mixture of them in which the squared shares of these sizes add up "
+        "to at most 1 (100 of 100"
+    ) in words
+    # What the sentence promises, in exact numbers: half of the energy each, with the printed sizes.
+    shares = {"sensor": {"compass": compass / 2, "lidar": lidar / 2}, "action": made.budget / 2**0.5}
+    assert made.lower_at(**shares) >= made.target
+
+
+def test_in_words_names_few_coordinates_and_says_that_others_have_no_noise():
+    assert (
+        "shift of the proposal centers in coordinate 1 up to"
+        in words_of(ccfs.ProposalSchedule(count=1, sigma=[0.2, 0.4]))[0]
+    )
+    partly = words_of(ccfs.ProposalSchedule(count=1, sigma=[0.2] * 6 + [0.0]))[0]
+    assert "every causal shift of the proposal centers in the coordinates with noise up to" in partly
+    assert "in coordinate" not in words_of(ccfs.ProposalSchedule(count=1, sigma=[0.2] * 6))[0]
+    turns = [ccfs.ProposalSchedule(count=1, sigma={name: 0.1}) for name in ("a", "b")]
+    assert "error of the readings in the coordinates with noise up to" in words_of(ccfs.Schedule(sensor=turns))[0]
+    assert "is not certified" in words_of(ccfs.Schedule(sensor=turns), successes=3)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pandas
 import pyarrow as pa
@@ -174,3 +175,26 @@ def test_hoeffding_rows_are_the_papers_and_cohort_rows_are_greater(proposals, sa
     gained = certify_event(safe, 256, bound=Bound.COHORT, **common)
     assert 1.18 < gained.budget / ours.budget < 1.30
     assert lower_text(gained.p_lower, 3) > lower_text(ours.p_lower, 3)
+
+
+def test_table_shows_the_budgets_of_the_asked_stage(tmp_path):
+    content = text(trials=20).replace(
+        'name = "one"\naction = { count = 1, sigma = 0.2 }',
+        'name = "one"\naction = { count = 1, sigma = 0.2 }\nsensor = { sigma = [0.05, 0.0] }',
+    )
+    content += '\n[[attacks]]\nname = "eyes"\nrule = "random"\nenergy = 0.1\nstage = "all"\n'
+    (tmp_path / "p.toml").write_text(content)
+    assert call("run", tmp_path / "p.toml", "-o", tmp_path / "run", "--workers", 1).exit_code in (0, 1)
+    plain = json.loads(call("table", tmp_path / "run", "--json").output)
+    sensor = json.loads(call("table", tmp_path / "run", "--json", "--stage", "sensor", "--budget", "0.01").output)
+    assert (plain["stage"], sensor["stage"], sensor["shift_budget"]) == (None, "sensor", 0.01)
+    for before, now in zip(plain["lines"], sensor["lines"], strict=True):
+        assert before["budgets"] == now["budgets"]
+        assert before["budget"] == before["budgets"]["action"]
+        is_sensed = now["schedule"] == "one"
+        assert now["budget"] == (now["budgets"]["sensor"] if is_sensed else None)
+        assert (now["lower"] is None) == (not is_sensed)
+    printed = call("table", tmp_path / "run", "--stage", "sensor").output
+    assert "of the sensor stage" in printed
+    refused = call("table", tmp_path / "run", "--stage", "score")
+    assert (refused.exit_code, "`--stage` must be one of action, sensor, got 'score'" in refused.output) == (2, True)
