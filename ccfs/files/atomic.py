@@ -1,13 +1,15 @@
-"""Write a file whole or not at all, and so that it survives a power cut."""
+"""Write files, each whole or not at all, and so that they survive a power cut."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-__all__ = ["PARTIAL", "write_atomically"]
+__all__ = ["PARTIAL", "write_atomically", "write_together"]
 
 PARTIAL = ".partial-"
 """The name of an unfinished file begins with this. Only a killed process leaves one behind."""
@@ -21,20 +23,42 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    _make_folder(path.parent)
-    # Two writers never share a partial file. The random part comes last, so that no pattern for whole files
-    # (`*.parquet`) finds a partial one.
-    partial = path.with_name(f"{PARTIAL}{path.name}-{secrets.token_hex(4)}")
-    try:
-        with partial.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_together({path: content})
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write several files, each as `write_atomically` does. No file gets its name before all contents are on the disk.
+
+    This takes less time than one after the other, because a folder is synced once and the disk may order its work. On
+    failure, some of the files may be there and others not.
+    """
+    folders = list(dict.fromkeys(path.parent for path in contents))
+    for folder in folders:
+        _make_folder(folder)
+    partials: dict[Path, Path] = {}
+    with ExitStack() as opened:
+        try:
+            streams = []
+            for path, content in contents.items():
+                # Two writers never share a partial file. The random part comes last, so that no pattern for whole files
+                # (`*.parquet`) finds a partial one.
+                partial = path.with_name(f"{PARTIAL}{path.name}-{secrets.token_hex(4)}")
+                streams.append(opened.enter_context(partial.open("xb")))
+                partials[path] = partial
+                streams[-1].write(content)
+                streams[-1].flush()
+            for stream in streams:
+                os.fsync(stream.fileno())
+            opened.close()  # Windows renames no open file
+            for path in contents:
+                os.replace(partials[path], path)
+        except BaseException:
+            opened.close()
+            for partial in partials.values():
+                partial.unlink(missing_ok=True)
+            raise
+    for folder in folders:
+        _sync_folder(folder)
 
 
 def _make_folder(folder: Path) -> None:

@@ -202,10 +202,9 @@ def _commit(store: Store, batch: Batch, files: Files) -> None:
     """Remove the manifest, write the batch's files, and last the journal, which makes the batch count."""
     # A manifest says that a run is finished and complete, so it must not stand beside a batch that it does not list.
     store.path(MANIFEST).unlink(missing_ok=True)
-    digests = {}
-    for name, content in zip(batch.files, files, strict=True):
-        store.write(name, content)
-        digests[name] = hashlib.sha256(content).hexdigest()
+    contents = dict(zip(batch.files, files, strict=True))
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    store.write_together(contents)
     store.write(batch.journal, Journal(trials=batch.trials, files=digests).to_bytes())
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from ccfs.certificates.documents import refuse_other_format
-from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.atomic import PARTIAL, write_together
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import Document, DocumentError
 from ccfs.files.lock import LOCK, LockedError, locked
@@ -60,12 +60,16 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically and durably. If it fails, the run is as it was."""
-        path = self.path(name)
+        self.write_together({name: content})
+
+    def write_together(self, contents: Mapping[str, bytes]) -> None:
+        """Write files durably, each of them atomically. If it fails, some may be there and others not."""
+        paths = {self.path(name): content for name, content in contents.items()}
         try:
-            write_atomically(path, content)
+            write_together(paths)
         except OSError as error:
             raise RunError(
-                f"{path}: cannot be written: {error.strerror}. Finished batches are kept. "
+                f"{' and '.join(map(str, paths))}: cannot be written: {error.strerror}. Finished batches are kept. "
                 "Free some space or repair the folder, then run the same command again."
             ) from error
 

@@ -117,7 +117,7 @@ def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: 
 def _is_finite(observation: Vector) -> bool:
     """Return whether an observation has only finite numbers. None, texts and other objects are not numbers."""
     try:
-        return b"\0" not in np.isfinite(observation).tobytes()  # a third of the time of `all()` on few numbers
+        return 0 not in np.isfinite(observation).tobytes()  # a third of the time of `all()` on few numbers
     except TypeError:
         return False
 
@@ -224,7 +224,7 @@ class TrialRecorder:
             step.source._value_,  # `value` is a property, three times as slow
             step.index,
             None if step.action is None else step.action.tolist(),
-            ",".join(step.skipped),
+            ",".join(step.skipped) if step.skipped else "",
             step.reward,
             step.cost,
             step.goal,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.atomic import PARTIAL, write_atomically, write_together
 
 
 def names(folder):
@@ -53,6 +53,48 @@ def test_write_atomically_syncs_the_file_before_its_name_and_the_folders_after(t
     assert events[:2] == folders
     assert Path(events[2]).name.startswith(f"{PARTIAL}file-")
     assert events[3:] == ["replace", str(tmp_path / "a" / "b")]
+
+
+def test_write_together_names_no_file_before_all_are_on_the_disk(tmp_path, monkeypatch):
+    events = []
+    sync, replace = os.fsync, os.replace
+
+    def noted_sync(descriptor):
+        events.append(os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2].partition("-0x")[0])
+        sync(descriptor)
+
+    def noted_replace(source, target):
+        events.append(f"name {Path(target).name}")
+        replace(source, target)
+
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0x")
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    contents = {tmp_path / "one" / "a": b"1", tmp_path / "two" / "b": b"2", tmp_path / "one" / "c": b"3"}
+    write_together(contents)
+    files = [f"{PARTIAL}{name}" for name in "abc"]
+    assert events == [*files, "name a", "name b", "name c", "one", "two"]
+    assert {path: path.read_bytes() for path in contents} == contents
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_write_together_failure_leaves_no_partial_file(tmp_path, monkeypatch, step):
+    calls = []
+    original = getattr(os, step)
+
+    def fail_at_the_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "full")
+        return original(*arguments)
+
+    monkeypatch.setattr(os, step, fail_at_the_second)
+    with pytest.raises(OSError, match="full"):
+        write_together({tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    monkeypatch.undo()
+    assert names(tmp_path) == ([] if step == "fsync" else ["a"])
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
