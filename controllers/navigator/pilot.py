@@ -164,6 +164,7 @@ class SharedPilot:
         pool = _pool()
         pool[key, self._settings] = pilot
         pool.move_to_end((key, self._settings))
+        # Few are enough: the parts of one program move on together.
         while len(pool) > _MOST_PILOTS:
             pool.popitem(last=False)
 
