@@ -97,11 +97,13 @@ def compare_events(lows: Array, highs: Array, sigma: float, a: Array, b: Array) 
         axis = int(active[0])
         rest = np.delete(at_a, axis, axis=1).sum(axis=1)
         start, stop = (lows[:, axis] - a[axis]) / sigma, (highs[:, axis] - a[axis]) / sigma
+        # Mirrored if need be, so that the move goes to the right.
         if move[axis] < 0.0:
             start, stop = -stop, -start
         margins = _axis_margins(start, stop, rest, rho, doubt)
     else:
         margins = _lattice_margins((lows - a) / sigma, (highs - a) / sigma, move, at_a, at_b)
+    # Boxes that differ only along the axes that do not move: in the moved coordinates the law is that of one box.
     fixed = bool(np.all(lows[:, active] == lows[0, active]) and np.all(highs[:, active] == highs[0, active]))
     return _verdict(margins, doubt, convex=fixed or _boxes.is_one_box(lows, highs))
 
@@ -109,6 +111,7 @@ def compare_events(lows: Array, highs: Array, sigma: float, a: Array, b: Array) 
 def _verdict(margins: _Margins, doubt: float, *, convex: bool) -> EventComparison:
     lower, upper = min(margins.lower, margins.tail.value), margins.upper
     if convex:
+        # Proved for convex sets, so rounding has no say.
         lower = max(lower, 0.0)
         verdict, upper = EventVerdict.HOLDS, max(lower, upper)
     elif upper < -doubt:
@@ -165,10 +168,12 @@ def _axis_margins(start: Array, stop: Array, rest: Array, rho: float, doubt: flo
     grid = grid[(grid >= breaks[0]) & (grid <= breaks[-1])]
     for _ in range(_ROUNDS):
         bounds, slack, gain = _cells(grid, start, stop, rest, rho)
+        # Cells inside of a tail are decided by the argument about tails, not by tangents.
         bounds[(grid[1:] <= inner[0]) | (grid[:-1] >= inner[-1])] = np.inf
         least = min(float(slack.min()), rho)
         middle = 0.5 * grid[:-1] + 0.5 * grid[1:]
         open_cells = bounds < least - min(_GAP, 0.25 * abs(least))
+        # A cell between two neighbouring doubles cannot be halved.
         open_cells &= (middle > grid[:-1]) & (middle < grid[1:])
         if not np.any(open_cells) or grid.size > _POINTS:
             break
@@ -197,6 +202,7 @@ def _cells(grid: Array, start: Array, stop: Array, rest: Array, rho: float) -> t
     probit_a, probit_b = probit(below_a, above_a), probit(below_b, above_b)
     with np.errstate(invalid="ignore"):
         slack = np.where(np.isfinite(probit_a) & np.isfinite(probit_b), probit_b - probit_a + rho, np.inf)
+        # Log of the likelihood ratio of b to a, which is the slope of T.
         ratio = rho * grid - 0.5 * rho * rho + total_a - total_b
         by_left = _tangent(below_b[:-1], ratio[:-1] + cell_a, slack[:-1], rho - probit_a[1:])
         by_right = _tangent(above_a[1:], cell_b - ratio[1:], slack[1:], rho + probit_b[:-1])
@@ -209,6 +215,7 @@ def _tangent(log_value: Array, log_rise: Array, slack: Array, offset: Array) -> 
     """Return the bound from one end of the cells, by the slack there and the tangent's value at the other end."""
     arrival = np.logaddexp(log_value, np.where(np.isnan(log_rise), -np.inf, log_rise))
     bound = np.minimum(slack, _quantile(arrival) + offset)
+    # Next to probability 1 a log has few digits left. The cell then relies on its other end.
     return np.where((arrival <= _LOG_CLOSE_TO_ONE) & ~np.isnan(bound), bound, -np.inf)
 
 
@@ -257,6 +264,8 @@ def _lattice_margins(lows: Array, highs: Array, move: Array, at_a: Array, at_b: 
     # Rounding down moves a threshold by at most one step per axis, hence the overlap of the two halves.
     middle = int(np.argmax(np.logaddexp.accumulate(law_a.upper) >= _LOG_HALF))
     overlap = max(middle - active.size - 1, 0)
+    # From the other end the two laws change places. The greatest X that rounds to a point gives the least inverse
+    # ratio.
     backward = -(ratio + rho * step * active.size)[::-1]
     lower = min(
         _half_margin(law_a, ratio, middle + 1, rho, low_end),
@@ -317,10 +326,12 @@ def _convolved(pieces: list[Array], step: float) -> Array:
     """Return lower and upper values, shape [2, size], of the log of the convolution of laws given by log masses."""
     length = sum(piece.size - 1 for piece in pieces) + 1
     size = next_fast_len(length, real=True)
+    # In logs, a probability is between nothing and 1 until a tilt says more.
     best = np.stack([np.full(length, -np.inf), np.zeros(length)])
     for tilt in _TILTS:
         product, norm = np.ones(size // 2 + 1, dtype=np.complex128), 0.0
         for piece in pieces:
+            # Tilting commutes with convolution: it multiplies by exp(tilt x), and exponents add up.
             tilted = piece + tilt * step * np.arange(piece.size)
             scale = float(logsumexp(tilted))
             norm += scale
@@ -369,6 +380,7 @@ def _half_margin(law: _Law, ratio: Array, count: int, rho: float, tail: _TailLaw
 
     Below some point the tail law is used. There h(p) / h_reach(p) grows with p, so one check covers all smaller p.
     """
+    # What the windows cut off is added wherever it counts against the criterion.
     below = np.logaddexp(np.logaddexp.accumulate(law.upper)[:count], _LOG_MISSING)
     above = np.append(np.logaddexp.accumulate(law.lower[::-1])[::-1][1:], -np.inf)[:count]
     x = np.where(below < _LOG_HALF, _quantile(below), -_quantile(above))
@@ -382,6 +394,7 @@ def _half_margin(law: _Law, ratio: Array, count: int, rho: float, tail: _TailLaw
 
 def _least_slack(law_a: _Law, law_b: _Law, rho: float) -> float:
     """Return the least slack at the events {S <= x}, at the ends of the enclosures that favour the criterion."""
+    # Here it is added in favour of the criterion: only a sure violation is one.
     below_b = np.logaddexp(np.logaddexp.accumulate(law_b.upper)[:-1], _LOG_MISSING)
     below_a = np.logaddexp.accumulate(law_a.lower)[:-1]
     above_b = np.logaddexp.accumulate(law_b.lower[::-1])[::-1][1:]

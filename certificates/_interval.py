@@ -125,6 +125,7 @@ class Interval:
         right = Interval.of(other)
         if right.contains(0):
             raise ZeroDivisionError(f"The divisor must not contain zero, got {right}. Enclose it with more bits.")
+        # The inverse falls on either side of zero, so the ends change places.
         return self * Interval(lower=1 / right.upper, upper=1 / right.lower)
 
     def __rtruediv__(self, other: Exact) -> Interval:
@@ -137,6 +138,7 @@ class Interval:
 
     def rounded(self, bits: int) -> Interval:
         """Return a superset whose endpoints have at most `bits` + 1 significant binary digits."""
+        # Each end has its own shift: a small end keeps as many digits as a large one.
         shifts = [bits - magnitude(end) if end else 0 for end in (self.lower, self.upper)]
         return Interval(
             lower=from_scaled(scaled_floor(self.lower, shifts[0]), shifts[0]),

@@ -65,6 +65,7 @@ def orient(start: Array, stop: Array, width: Array) -> Intervals:
     with np.errstate(invalid="ignore"):
         free = np.isneginf(start) & np.isposinf(stop)
         flipped = (start + stop < 0.0) & ~free
+    # A whole line has no near end. Its moments are known and replace whatever follows from this one.
     near = np.where(free, -_REACH, np.where(flipped, -stop, start))
     begin = np.minimum(near, 0.0)
     return Intervals(tilt=np.maximum(near, 0.0), begin=begin, end=begin + width, flipped=flipped, free=free)
@@ -118,6 +119,7 @@ def excess_exponential(y: Array) -> Array:
     """Return exp(y) - 1 - y, nonnegative, by its series where the subtraction would cancel."""
     series = np.ones_like(y)
     small = np.clip(y, -0.5, 0.5)
+    # Horner's form of 2 (exp(y) - 1 - y) / y^2, to 16 factors.
     for k in range(16, 2, -1):
         series = 1.0 + small / k * series
     return np.where(np.abs(y) < 0.5, 0.5 * small * small * series, np.expm1(y) - y)
@@ -126,6 +128,7 @@ def excess_exponential(y: Array) -> Array:
 def reach(tilt: Array, drop: float = _DROP) -> Array:
     """Return the s beyond which exp(-tilt s - s^2 / 2) is below exp(-drop) of its greatest value on s >= 0."""
     away = np.maximum(tilt, 0.0)
+    # The s with tilt s + s^2 / 2 = drop, written without a difference of near numbers.
     root = np.sqrt(away * away + 2.0 * drop)
     return np.where(tilt >= 0.0, 2.0 * drop / (away + root), math.sqrt(2.0 * drop) - tilt)
 
@@ -133,6 +136,7 @@ def reach(tilt: Array, drop: float = _DROP) -> Array:
 def _moved_log_integral(begin: Array, end: Array, tilt: Array) -> Array:
     """Return the log of the integral over [begin, end] of exp(-tilt s - s^2 / 2) for a tilt of any sign."""
     law = orient(begin + tilt, end + tilt, end - begin)
+    # The integrals of `moments` are relative to where s begins. This is that place on the scale of the caller.
     anchor = np.where(law.tilt == 0.0, -tilt, np.where(law.flipped, end, begin))
     return np.asarray(moments(law).log_integral - anchor * (tilt + 0.5 * anchor))
 
@@ -166,6 +170,7 @@ def _chunked(function: Callable[..., tuple[Array, ...]], results: int, *argument
     flat = [np.ravel(argument) for argument in arguments]
     span = flat[2] - flat[1]
     steepness = flat[0] + (np.abs(flat[3]) if len(flat) > 3 else 0.0)
+    # At most so much the exponent can vary over the window.
     short = span * (steepness + span) <= _SHORT_VARIATION
     out = [np.empty(span.size) for _ in range(results)]
     for rule, chosen in ((_SHORT_RULE, np.flatnonzero(short)), (_FULL_RULE, np.flatnonzero(~short))):

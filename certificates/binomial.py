@@ -81,6 +81,7 @@ def clopper_pearson_upper(successes: int, trials: int, *, delta: float) -> float
     level = checks.delta(delta)
     if hits == total:
         return 1.0
+    # The ball of a root next to 1 may reach above 1.
     return min(upper_float(refined(lambda: 1 - binomial_root(total - hits, total, level))), 1.0)
 
 

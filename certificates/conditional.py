@@ -369,12 +369,15 @@ def _from_counts(
     label = checks.count("selected", selected)
     if not label < len(tallies):
         raise ValueError(f"`selected` must be a label index below {len(tallies)}, got {label}.")
+    # Nobody knows before the draw which competitor will be the strongest, so each of them has a share of the second
+    # half.
     half, each = bonferroni(delta, 2), bonferroni(delta, 2 * (len(tallies) - 1))
     retained = sum(tallies)
     if retained == 0:
         radius(0.0, 1.0, sigma, premise)  # to refuse a wrong premise here too
         return Abstention(reason="no proposal was retained, so nothing is known about the conditional labels")
     lower = clopper_pearson_lower(tallies[label], retained, delta=half)
+    # The upper bound grows with the count, so that of the strongest competitor holds for all of them.
     strongest = max(count for other, count in enumerate(tallies) if other != label)
     upper = clopper_pearson_upper(strongest, retained, delta=each)
     certified = radius(lower, upper, sigma, premise)
@@ -427,6 +430,7 @@ def _ordered_pair(p: float, q: float) -> tuple[arb, arb] | None:
     top = exact(checks.probability("p", p))
     # Comparisons of balls are true only if they are true for all their points.
     runner = exact(checks.probability("q", q))
+    # Not `min`: two balls that overlap are in no order, and then 1 - top is the safe choice.
     if not runner <= 1 - top:
         runner = 1 - top
     return (top, runner) if top > runner else None
@@ -451,6 +455,7 @@ def _forward_cost(p: arb, q: arb) -> arb:
     """Enclose J(p, q) for an ordered pair."""
     total = p + q
     top = p * (2 * p / total).log()
+    # q log q tends to 0 with q, but the logarithm of 0 has no enclosure.
     return top + q * (2 * q / total).log() if q > 0 else top
 
 

@@ -185,6 +185,7 @@ class AnchoredMixture:
         anchor.setflags(write=False)
         object.__setattr__(self, "anchor", anchor)
         object.__setattr__(self, "tau", checks.probability("tau", self.tau))
+        # Called for its refusal: an unbounded component has no diameter.
         set_diameter(self.components)
 
     @property
@@ -250,6 +251,7 @@ def anchored_radius(p_top: float, p_runner: float, *, sigma: float, diameter: fl
     >>> anchored_radius(0.75, 0.25, sigma=1.0, diameter=3.0, tau=0.0)
     0.5
     """
+    # Fractions, because the difference of two near doubles could be rounded up.
     gap = Fraction(checks.probability("p_top", p_top)) - Fraction(checks.probability("p_runner", p_runner))
     doubled = 2 * _coefficient(sigma, diameter, tau)
     return fraction_lower(_root_bracket(gap * gap / doubled)[0]) if gap > 0 else 0.0
@@ -275,6 +277,7 @@ def component_label_shares(components: BoxUnion, center: ArrayLike, regions: Box
     whole = components.log_box_masses(point)
     shares = np.zeros((*whole.shape, int(names.max()) + 1))
     for j in range(components.count):
+        # Boxes with parallel sides meet in a box, or not at all.
         low, high = np.maximum(regions.lows, components.lows[j]), np.minimum(regions.highs, components.highs[j])
         meets = np.all(low < high, axis=1)
         if np.any(meets):
@@ -318,6 +321,7 @@ def _root_bracket(value: Fraction) -> tuple[Fraction, Fraction]:
     """Return fractions below and above the square root of a nonnegative fraction, 2^-190 of it apart or equal."""
     if value == 0:
         return Fraction(0), Fraction(0)
+    # So many that the integer root below has about 200 bits, whatever the size of the value.
     bits = 200 - (value.numerator.bit_length() - value.denominator.bit_length()) // 2
     scale = Fraction(2) ** bits
     root = math.isqrt(math.floor(value * scale * scale))

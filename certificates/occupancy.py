@@ -170,6 +170,7 @@ class BoxUnion:
         rest = 1.0 - power
         if power > 1.0:
             return _scalar(self._kl(start, move) + self._kl(start, rest * move) / (power - 1.0))
+        # The point c of the docstring. Both divergences start from it, so neither is a difference.
         middle = start + rest * step
         return _scalar(self._kl(middle, -rest * move) * (power / rest) + self._kl(middle, power * move))
 
@@ -219,6 +220,7 @@ class BoxUnion:
     def _log_shares(self, law: Intervals, at: Moments) -> Array:
         """Return log Q_c(box). Squared distances are subtracted as products, so far centers keep their digits."""
         logs = (at.log_integral - 0.5 * law.tilt**2).sum(axis=-1)
+        # Everything is taken relative to the likeliest box, whose share cannot underflow.
         best = np.argmax(logs, axis=-1)[..., None, None]
         tilt, flipped = np.take_along_axis(law.tilt, best, axis=-2), np.take_along_axis(law.flipped, best, axis=-2)
         ends = np.where(law.flipped, -self.highs, self.lows)
@@ -246,6 +248,8 @@ class BoxUnion:
     def _covariance(self, center: Array) -> Array:
         law, at = self._laws(center)
         shares, means, _ = self._shares_and_means(center, law, at)
+        # With the root of the share on both sides, the product below is symmetric and has no negative eigenvalue but
+        # for rounding.
         apart = np.sqrt(shares) * (means - (shares * means).sum(axis=-2, keepdims=True))
         matrix = np.matmul(np.swapaxes(apart, -1, -2), apart)
         within = (shares * at.variance).sum(axis=-2)
@@ -260,6 +264,8 @@ class BoxUnion:
         own = divergence(law, at, np.broadcast_to(seen, law.tilt.shape)).sum(axis=-1)
         average = (shares[..., 0] * own).sum(axis=-1)
         apart = means - (shares * means).sum(axis=-2, keepdims=True)
+        # The mean of y over the boxes is 0. So the log of the mean of exp(y) is log(1 + mean of exp(y) - 1 - y),
+        # without a negative term.
         y = own - average[..., None] + (seen * apart).sum(axis=-1)
         with np.errstate(divide="ignore", over="ignore"):
             # Past 30 the log of exp(y) - 1 - y is taken apart, so that exp(y) cannot overflow.

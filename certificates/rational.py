@@ -172,6 +172,7 @@ def _alternating(first: Fraction, quotient: Callable[[int], tuple[int, int]], wo
     total_low = total_high = n = 0
     while True:
         numerator, denominator = quotient(n)
+        # From here on terms never increase, and the next one is below one unit. Leibniz covers the rest.
         if numerator <= denominator and high <= 1:
             break
         if n % 2 == 0:
@@ -203,6 +204,7 @@ def _sqrt_at(x: Fraction, bits: int) -> Interval:
 def _exp_at(x: Fraction, bits: int) -> Interval:
     if x > 0:
         return (1 / _exp_at(-x, bits + _GUARD)).rounded(bits)
+    # So often that abs(x) / 2**halvings is at most 1.
     halvings = max(0, magnitude(x) + 1) if x else 0
     y = from_scaled(1, halvings) * -x
     # Each squaring doubles the relative error, hence one more bit per halving.
@@ -298,6 +300,7 @@ def _quantile_at(p: Fraction, bits: int) -> Interval:
         low *= 2
         if low < -_ORDINATE_LIMIT:
             raise ValueError(f"`probability` must have a quantile inside ±{_ORDINATE_LIMIT}, got {p}.")
+    # The distribution function is 1/2 at 0, above p. So both ends have proved signs.
     bracket = Interval(lower=Fraction(low), upper=Fraction(0))
     while bracket.width > from_scaled(1, bits) * -bracket.upper:
         narrowed = bracket
@@ -308,6 +311,7 @@ def _quantile_at(p: Fraction, bits: int) -> Interval:
             if 4 * narrowed.width <= 3 * bracket.width:
                 break
         else:
+            # No point narrows the bracket any more: the working precision is used up. It still encloses the root.
             return narrowed.rounded(bits)
         bracket = narrowed
     return bracket.rounded(bits)

@@ -53,6 +53,7 @@ def radii_at(shape: Shape, masses: Array) -> tuple[Radius, ...]:
             reason="masses of fixed events, not divided by what was kept (Theorem joint-mass)",
         )
     ]
+    # A coordinate that is free in every box says nothing about the label and has no diameter.
     bounded = ~np.all(np.isinf(boxes.lows) & np.isinf(boxes.highs), axis=0)
     lows, highs = boxes.lows[:, bounded], boxes.highs[:, bounded]
     if bounded.any() and np.all(np.isfinite(lows)) and np.all(np.isfinite(highs)):
@@ -162,6 +163,7 @@ def study(shape: Shape) -> Study:
         raise ValueError("`center` is so far from every box that no double holds the retained mass. Move it closer.")
     radii, change = radii_at(shape, masses), _nearest_change(shape)
     distance = math.inf if change is None else float(np.linalg.norm(change - center))
+    # A check of ourselves: the search below knows nothing of the theorems.
     broken = [radius.name for radius in radii if radius.is_sound and radius.value > distance]
     if broken:
         raise RuntimeError(
@@ -211,6 +213,7 @@ def _maps(shape: Shape) -> Maps:
 
 def _near(shape: Shape, lengths: list[float]) -> Near:
     """Return a window that holds the finite radii and the nearest change, within what the maps show."""
+    # An infinite radius, or none, gives no scale to draw at.
     reach = max([length for length in lengths if 0.0 < length < math.inf], default=shape.boxes.sigma)
     axes = tuple(
         np.linspace(max(at - 1.6 * reach, low), min(at + 1.6 * reach, high), GRID[shape.boxes.dim])
@@ -242,6 +245,7 @@ def _nearest_change(shape: Shape) -> Array | None:
     negative = _lead(shape, center + reach[:, None, None] * units) < 0.0
     found = []
     for ray in np.flatnonzero(negative.any(axis=0)):
+        # The first place on the ray with another label. The change is between it and the one before.
         last = int(np.argmax(negative[:, ray]))
         low, high = float(reach[last - 1]), float(reach[last])
         along = _along(shape, units[ray])

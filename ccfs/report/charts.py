@@ -106,7 +106,9 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low]
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
+    # The factor below 1 keeps a span that is itself round from falling to the next step by rounding.
     step = next(factor * power for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if factor * power >= raw * 0.999)
+    # Multiples of the step, not sums of it, so that 0.30000000000000004 is never a label.
     first = math.ceil(low / step - 1e-9)
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -173,6 +175,7 @@ class Chart:
         """Add a polyline. A point that is not finite breaks it."""
         places = np.asarray(points, dtype=np.float64).reshape(-1, 2)
         is_there = np.isfinite(places).all(axis=1)
+        # A point after a gap lifts the pen.
         is_first = is_there & ~np.concatenate([[False], is_there[:-1]])
         pixels = np.column_stack([self.x(places[:, 0]), self.y(places[:, 1])])[is_there].tolist()
         pens = np.where(is_first, "M", "L")[is_there].tolist()
@@ -243,6 +246,7 @@ class Chart:
         from matplotlib.image import imsave
 
         file = io.BytesIO()
+        # Without the name and version of the library, so that the same data give the same bytes.
         imsave(file, rgba[::-1], format="png", metadata={"Software": "ccfs"})
         self.shapes.append(
             Markup('<image {} preserveAspectRatio="none" href="{}"/>').format(

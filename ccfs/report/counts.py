@@ -271,11 +271,13 @@ def sources(store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | Non
         source = table.column("source").to_numpy()
         kind = np.full(len(step), len(names) - 1)
         proposed, fell = source == "proposal", source == "fallback"
+        # `ends` are exclusive, so an index equal to an end belongs to the next bin.
         kind[proposed] = np.searchsorted(ends, index[proposed], side="right")
         kind[fell] = len(bins) + index[fell]
         np.add.at(counts, (kind, step), 1)
         trials += len(batch.trials)
     totals = tuple(int(row.sum()) for row in counts)
+    # A trial that abstained has no later steps. It stays in the picture as abstained until the horizon.
     counts[-1] = np.cumsum(counts[-1])
     columns = np.array_split(np.arange(protocol.horizon), min(protocol.horizon, _COLUMNS))
     shares = np.stack([counts[:, part].mean(axis=1) for part in columns], axis=1) / max(trials, 1)

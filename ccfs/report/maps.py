@@ -87,6 +87,7 @@ class FallbackMap:
 
 def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
     """Draw a layout and paths from above. A path is broad where a fallback acted and faint after its end mark."""
+    # A dict keeps the order and drops doubles: both trials of a map show the same layout.
     discs = dict.fromkeys(disc for item in drawn for disc in item.retold.discs)
     goals = [disc for disc in discs if disc.kind == "goal"]
     places = np.concatenate([*(item.retold.path for item in drawn), *(_box(disc) for disc in goals)])
@@ -107,6 +108,7 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
     for disc in (disc for disc in discs if _is_inside(disc, chart)):
         chart.circle(*disc.center, disc.radius, f"disc {disc.kind}", disc.name)
     for item in drawn:
+        # Bands first, so that no band hides a path.
         for run in _runs(item.retold):
             chart.line(thinned(run), f"band {item.style}", f"{item.name}: a fallback acted")
     for item in drawn:
@@ -142,6 +144,7 @@ def fallback_map(told: Sequence[Retold]) -> FallbackMap:
     """Count all steps and fallback steps by the place of the nearest obstacle in the robot's frame."""
     nearest = np.concatenate([item.nearest for item in told]) if told else np.zeros((0, 2))
     fell = np.concatenate([item.is_fallback for item in told]) if told else np.zeros(0, dtype=np.bool_)
+    # Scenes say what is left of the robot. The page shows right to the right.
     ahead, right = nearest[:, 0], -nearest[:, 1]
     near = (np.abs(ahead) < _REACH) & (np.abs(right) < _REACH)  # False for NaN, which means that there is no obstacle
     rows = np.floor((ahead[near] + _REACH) / CELL).astype(np.int64)
@@ -207,6 +210,7 @@ def _is_inside(disc: Disc, chart: Chart) -> bool:
 
 def _runs(retold: Retold) -> Iterator[Vector]:
     """Yield the pieces of the path along which a fallback acted without a break."""
+    # With False at both ends, starts and ends of the runs alternate, and the last run has an end.
     edges = np.flatnonzero(np.diff(np.concatenate([[False], retold.is_fallback, [False]]).astype(np.int8)))
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield retold.path[start : end + 1]
@@ -255,6 +259,7 @@ def picture(protocol: Protocol, row: TrajectoryRow, steps: Sequence[StepRow]) ->
 def _data_uri(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
     from PIL import Image  # comes with matplotlib
 
+    # The top of the picture is sky, in every task.
     below_sky = pixels[pixels.shape[0] // 6 :]
     stream = io.BytesIO()
     Image.fromarray(below_sky).save(stream, "JPEG", quality=82)

@@ -107,6 +107,7 @@ def retell(protocol: Protocol, scene: Scene, row: TrajectoryRow, steps: Sequence
         acted.append(step.source == "fallback")
         if got.cost and not causes:
             causes = scene.causes(got.info)
+        # At the last step the goal has been renewed too, but nobody drove to that one.
         if got.goal and step is not done[-1]:
             discs += [disc for disc in scene.discs() if disc.kind == "goal"]
     is_whole = len(done) == len(steps) == row.steps
@@ -182,6 +183,7 @@ def layouts(trials: Sequence[Trial], arm: str, attack: str | None) -> list[int]:
     def rank(trial: int) -> tuple[int, int, int, int, int]:
         pair = waiting[trial]
         before, after = (_SEVERITY.index(ending) for ending in pair)
+        # The trial's number comes last, so that equal runs choose equal trials.
         return -len(set(enumerate(pair)) - shown), seen[pair], min(before, after), after - before, trial
 
     chosen: list[int] = []
@@ -255,6 +257,7 @@ def _parts(keys: Sequence[Key], steps: Sequence[int], count: int) -> list[list[K
     size = max(sum(steps) / count, _LEAST_PART)
     parts: list[list[Key]] = [[]]
     filled = 0
+    # Sorted, so that trials of one batch file fall into one part, which reads the file once.
     for key, length in sorted(zip(keys, steps, strict=True)):
         if filled >= size:
             parts.append([])

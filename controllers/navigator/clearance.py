@@ -74,6 +74,7 @@ class Surroundings:
     ) -> NDArray[np.float64]:
         i = ((x + (HALF_WIDTH - CELL * self._corner[0])) / CELL).astype(np.intp)
         j = ((y + (HALF_WIDTH - CELL * self._corner[1])) / CELL).astype(np.intp)
+        # Outside of the window the edge of the field stands for what is there.
         np.clip(i, 0, field.shape[0] - 1, out=i)
         np.clip(j, 0, field.shape[1] - 1, out=j)
         return np.asarray(field[i, j])
@@ -82,6 +83,7 @@ class Surroundings:
 def _nearest(drawn: LidarMap, kind: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the distance to the nearest known obstacle of a kind. Obstacles far from the robot are left out."""
     pose = drawn.pose
+    # Squared metres: an obstacle farther than one metre does not matter to a stopping path.
     best = np.full(x.shape, 1.0)
     for other_x, other_y in drawn.known[kind]:
         if (other_x - pose.x) ** 2 + (other_y - pose.y) ** 2 < _SIGHT**2:

@@ -55,6 +55,7 @@ class Navigator:
         self.route = Route(self.settings, self.robot)
         self.surroundings = Surroundings()
         self._rollouts = Rollouts(self.robot, self.settings.first_steps, self.settings.second_steps)
+        # Many candidates begin alike, and a guard asks about the beginning only.
         starts, which = np.unique(self._rollouts.actions, axis=0, return_inverse=True)
         self._distinct = (starts, which.reshape(-1))
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
@@ -116,6 +117,7 @@ class Navigator:
         if goal and self._goal and math.dist(goal, self._goal) > _NEW_GOAL:
             self._begun = self._steps
             self.route.blocks.clear()
+        # A goal out of sight is still where it was.
         self._goal = goal or self._goal
         late = (self._steps - self._begun - self.settings.patient_steps) / self.settings.hurry_steps
         self._patience = 1.0 - (1.0 - self.settings.hurry_share) * min(max(late, 0.0), 1.0)
@@ -141,6 +143,7 @@ class Navigator:
             self._anchor, self._anchored = here, self._steps
         if self._steps - self._anchored < self.settings.stuck_steps:
             return False
+        # Counted anew, so that the next way is not closed at the next step too.
         self._anchored = self._steps
         return True
 
@@ -192,6 +195,7 @@ class Navigator:
             return
         arrived = inside.any(axis=0)
         first = inside.argmax(axis=0)
+        # The goal is renewed on arrival, so what comes after is another task.
         risk[(np.arange(len(risk))[:, None] > first) & arrived] = 0.0
         time[arrived] = self._rollouts.times[first[arrived]] - self._rollouts.steps
 

@@ -19,6 +19,7 @@ def capped_distance(marked: NDArray[np.bool_], reach: int) -> NDArray[np.float64
 
     Distances between cell middles are Euclidean and exact. Squares are minimised along one axis, then the other.
     """
+    # Squares, because those of the two axes add up.
     far = float((reach + 1) ** 2)
     squares = np.where(marked, np.float32(0.0), np.float32(far))
     for axis in range(2):
@@ -77,6 +78,7 @@ def arrival_time(
         np.copyto(along, slow, where=only)
         along += across
         along *= open_cells
+        # Asked now and then, because the comparison takes as long as a part of a sweep.
         if sweep % 8 == 7 and not (np.abs(along - time) > _SETTLED).any():
             break
         time[:] = along

@@ -78,9 +78,11 @@ def is_excluded(
     blur = np.arcsin(np.minimum(reach / np.maximum(distance, 1e-9), 1.0)) / _BIN
     # Beyond the range nothing is written and nothing is excluded. Two negative factors must not make a reading.
     closeness = np.maximum(1.0 - (distance + reach) / RANGE, 0.0)
+    # Near the edge of its bin, the object may be in the next one and write less into this one.
     own = closeness * np.minimum(1.0, 1.0 + np.minimum(share, 1.0 - share) - blur)
     after = closeness * (share - blur)
     before = closeness * (1.0 - share - blur)
     lowered = readings + _SLACK
+    # The bins are a ring: two more columns at the end make index + 1 and index - 1 valid.
     nearby = np.concatenate((lowered, lowered[:, :1], lowered[:, -1:]), axis=1)
     return np.asarray((own > nearby[:, index]) | (after > nearby[:, index + 1]) | (before > nearby[:, index - 1]))

@@ -105,6 +105,7 @@ class LidarMap:
         self._see_goal(observation[_GOAL_FIRST : _GOAL_FIRST + 16])
         for kind, about in enumerate(KINDS):
             readings = observation[about.first : about.first + 16]
+            # Exact sightings first: a suspect that turns out to be known needs no further proof.
             for sighting in exact_sightings(readings):
                 self._see(kind, self._point(*sighting))
             # The two kinds take turns, which halves the work per step.
@@ -120,6 +121,7 @@ class LidarMap:
             self._seek()
         x, y, heading = self._carved_at
         pose = self.pose
+        # A robot that has not moved learns nothing new.
         if abs(pose.x - x) + abs(pose.y - y) > 0.01 or abs(pose.heading - heading) > 0.02:
             self._carve(observation[28:60].reshape(2, 16))
             self._carved_at = (pose.x, pose.y, pose.heading)
@@ -166,6 +168,7 @@ class LidarMap:
             if math.dist(other, point) < _SAME:
                 if not sound:
                     return
+                # The newest sighting is kept, because a vase may have been pushed.
                 known[index] = point
                 if other in self._inferred[kind]:
                     self._inferred[kind].remove(other)
@@ -208,6 +211,7 @@ class LidarMap:
 
     def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float, *, sound: bool = True) -> None:
         """Clear the cells of which every point is nearer than `radius`, for good if the reason is sound."""
+        # From the middle of a cell to its farthest corner, and a little for the drift of the pose.
         reach = radius - _REACH - _MARGIN
         low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
         high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
@@ -239,6 +243,8 @@ class LidarMap:
         keepout = KINDS[kind].keepout
         for distance, first, last in arcs(readings):
             ends = [self._point(distance, first + share * (last - first)) for share in (0.0, 0.5, 1.0)]
+            # How far an arc bulges beyond the chord of its ends. The middle alone would miss it between the three
+            # points.
             sagitta = distance * (last - first) ** 2 / 8.0
             for axis in range(2):
                 low = min(end[axis] for end in ends) - sagitta
@@ -275,4 +281,5 @@ class LidarMap:
         self._flat[:, inside] &= left
         self._sound_flat[:, inside] &= left
         self._close[inside[distance[near] < _CLOSE]] = True
+        # A cell that is cleared for good for both kinds is never looked at again.
         self._cells = cells[self._sound_flat[0, cells] | self._sound_flat[1, cells]]

@@ -86,6 +86,7 @@ class Pilot:
         self.surroundings.refresh(self.map)
         self.navigator.follow(is_driving=self.is_late)
         self._steps += 1
+        # Once late, it must gain `_RELIEF` steps before it counts as in time again.
         left = self._settings.horizon - self._steps - self._settings.reserve - (_RELIEF if self.is_late else 0)
         self.is_late = not self._settings.share * self.time_left() <= left
 
@@ -163,6 +164,7 @@ class SharedPilot:
         pool = _pool()
         pool[key, self._settings] = pilot
         pool.move_to_end((key, self._settings))
+        # Few are enough: the parts of one program move on together.
         while len(pool) > _MOST_PILOTS:
             pool.popitem(last=False)
 

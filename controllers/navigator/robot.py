@@ -67,6 +67,7 @@ class NoisyRobot:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sigma) and self.sigma >= 0.0):
             raise ValueError(f"`sigma` must be finite and at least 0, got {self.sigma}.")
+        # A plain sum: the clipped response has kinks, where finer rules gain nothing.
         nodes = np.linspace(-6.0, 6.0, 2401)
         weight = np.exp(-0.5 * nodes * nodes)
         object.__setattr__(self, "_noise", self.sigma * nodes)
@@ -113,6 +114,7 @@ class DeadReckoner:
         _, _, _, ahead, left, _, _, _, spin, north, east, _ = observation[:12].tolist()
         heading = math.atan2(-north, -east)
         cos, sin = math.cos(heading), math.sin(heading)
+        # The velocimeter sits at the origin. The mass centre ahead of it swings with the turn.
         left += spin * MASS_AHEAD
         velocity = (cos * ahead - sin * left, sin * ahead + cos * left)
         if self.started:

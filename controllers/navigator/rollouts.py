@@ -55,9 +55,11 @@ class Rollouts:
         lengths = (first_steps, second_steps)
         thrust = _held([[mean_thrust[p[0]], mean_thrust[p[2]]] for p in pairs], lengths)
         turn = _held([[mean_turn[p[1]], mean_turn[p[3]]] for p in pairs], lengths)
+        # Positive, because it divides below. Without any thrust left under noise, a brake never ends.
         self.decelerate = max(mean_thrust[1.0], 1e-4) / (1.0 - DECAY)
         heading = np.cumsum(turn, axis=0)
         during = heading - 0.5 * turn
+        # v[t] = DECAY v[t-1] + thrust, solved by a sum: what was added at a step has decayed since.
         keep = DECAY ** np.arange(1, self.steps + 1)[:, None]
         vx = keep * np.cumsum(thrust * np.cos(during) / keep, axis=0)
         vy = keep * np.cumsum(thrust * np.sin(during) / keep, axis=0)

@@ -73,6 +73,7 @@ class Route:
         reach = ROUTE_CELL if drawn.goal else _SEEK
         inside = (x - target[0]) ** 2 + (y - target[1]) ** 2 < reach**2
         slowness = self._slowness(drawn, area)
+        # Outside of the area nothing is closed: no way leads there anyway.
         self.closed[:] = False
         self.closed[area] = slowness >= _DEAREST * ROUTE_CELL / self.pace
         if fresh:
@@ -82,6 +83,7 @@ class Route:
             time = arrival_time(slowness, inside, _MORE_SWEEPS, self.time[area])
         self.time[area] = time
         self._corners = self._around()
+        # Added to the length below, 1e-9 keeps flat places, such as the target, from dividing by zero.
         fall_x, fall_y = _fall(self.time), _fall(self.time.T).T
         length = np.sqrt(fall_x**2 + fall_y**2) + 1e-9
         self.down_x, self.down_y = fall_x / length, fall_y / length
@@ -103,6 +105,7 @@ class Route:
         clearance = self._clearance(drawn, area)
         unseen = drawn.possible[0] | drawn.possible[1]
         doubtful = settings.doubt * np.exp(-np.maximum(self._away(unseen, area), 0.0) / self._scale)
+        # What could not be excluded from close by is probably an obstacle, so it costs as much as a known one.
         taken = self._price(self._away(unseen & drawn.passed_close, area))
         unsure = np.maximum(doubtful, taken)
         for block_x, block_y in self.blocks:
@@ -157,6 +160,7 @@ class Route:
 
     def time_at(self, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the arrival time at points, interpolated between cell middles."""
+        # A little below the last middle, so that the square of its four corners exists.
         u = np.minimum(np.maximum((x + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0), _SIDE - 1.001)
         v = np.minimum(np.maximum((y + HALF_WIDTH) / ROUTE_CELL - 0.5, 0.0), _SIDE - 1.001)
         i, j = u.astype(np.intp), v.astype(np.intp)
@@ -166,6 +170,7 @@ class Route:
         i += j
         corners = self._corners
         low, high = corners[0].take(i), corners[2].take(i)
+        # In place and with `take`, because this is asked for thousands of points per step.
         low += v * (corners[1].take(i) - low)
         high += v * (corners[3].take(i) - high)
         high -= low

@@ -46,6 +46,7 @@ def would_be_safe(
     vx, vy = drawn.pose.mass_velocity
     along = math.cos(drawn.pose.heading) * vx + math.sin(drawn.pose.heading) * vy
     least, speed = _least_clearance(drawn, surroundings, np.concatenate((actions, _brake(along)[None])))
+    # The last row is an immediate brake. Whoever keeps as clear as that is accepted, see above.
     needed = np.minimum(_REST + margin * speed, least[-1] - _LEVEL)
     return np.asarray(least[:-1] > needed[:-1])
 
@@ -57,6 +58,7 @@ def _least_clearance(
     pose = drawn.pose
     turn = turn_of(actions[:, 1])
     heading = pose.heading + turn
+    # Thrust acts while the robot turns, on average halfway.
     during = pose.heading + 0.5 * turn
     thrust = THRUST * thrust_gain(actions[:, 0])
     vx, vy = pose.mass_velocity
@@ -75,6 +77,7 @@ def _least_clearance(
 
 def _stopping(along: NDArray[np.float64]) -> NDArray[np.float64]:
     speed = np.abs(along)
+    # The second term is when the robot stands. A brake that went on would drive it backwards.
     time = np.minimum(_TIMES, np.log1p(speed / BRAKE_LIMIT) / -math.log(DECAY))
     covered = (speed + BRAKE_LIMIT) * DECAY * (1.0 - DECAY**time) / (1.0 - DECAY) - BRAKE_LIMIT * time
     return np.asarray(np.sign(along) * STEP * np.maximum(covered, 0.0))

@@ -83,10 +83,12 @@ class Suspects:
         wrong = closeness > own + _CONTRADICT
         wrong |= share * closeness > readings[(index + 1) % BINS] + _CONTRADICT
         wrong |= (1.0 - share) * closeness > readings[(index - 1) % BINS] + _CONTRADICT
+        # A second reading from the same place says nothing new.
         apart = (rows[:, 3] - x) ** 2 + (rows[:, 4] - y) ** 2 > _APART * _APART
         match = apart & (np.abs(own - closeness) < _AGREE)
         rows[match, 2] += 1.0
         rows[match, 3], rows[match, 4] = x, y
+        # Twice the triangle of both poses and the object. Over the squared distance it is the parallax.
         sideways = np.abs((rows[:, 5] - x) * dy - (rows[:, 6] - y) * dx)
         done = match & ~wrong & (rows[:, 2] >= _MATCHES) & (sideways > _PARALLAX * squared)
         confirmed = [(float(row[0]), float(row[1])) for row in rows[done]]

@@ -55,6 +55,7 @@ class Layout:
         for network in range(3):
             for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
                 last_of_critic = network != ACTOR and layer == len(weights) - 1
+                # The outputs that a critic does not use are zero from the start, and stay so.
                 outputs = 1 if last_of_critic else weight.shape[2]
                 bound = 1.0 / math.sqrt(weight.shape[1])
                 weight[network, :, :outputs] = rng.uniform(-bound, bound, (weight.shape[1], outputs))
@@ -87,6 +88,7 @@ class Layout:
             np.sum(above, axis=1, keepdims=True, out=bias_gradients[layer])
             if layer:
                 above = np.matmul(above, np.swapaxes(weights[layer], -1, -2))
+                # The derivative of tanh, from its value.
                 above *= 1.0 - below * below
 
 
@@ -98,6 +100,7 @@ def log_density(actions: Floats, means: Floats, log_std: Floats) -> Floats:
 
 def clip_rows(gradient: Floats, limit: float) -> None:
     """Scale each row down to Euclidean norm `limit` where it is longer: torch's `clip_grad_norm_`, per network."""
+    # Per row, because OmniSafe clips the gradients of its three networks one by one.
     norms = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))
     scale = np.minimum(limit / (norms + 1e-6), 1.0)
     if bool((scale < 1.0).any()):

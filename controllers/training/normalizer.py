@@ -40,6 +40,7 @@ class RunningNormalizer:
         added = len(observations)
         mean = observations.mean(axis=0, dtype=np.float64)
         squares = ((observations - mean) ** 2).sum(axis=0)
+        # Adding squares of differences keeps digits that the difference of two large sums would lose.
         total, step = self.count + added, mean - self.mean
         self.mean = self.mean + step * (added / total)
         self.squares = self.squares + squares + step * step * (self.count * added / total)

@@ -107,6 +107,8 @@ class _Record:
 
     def batch(self, config: TrainingConfig) -> Batch:
         """Return the epoch as the update needs it, with the environments one after another."""
+        # The value after a step is that of the next observation. Where a path ended, the next row belongs to another
+        # episode.
         following = np.where(self.is_end[:-1], self.next_values[:, :-1], self.values[:, 1:])
         next_values = np.concatenate([following, self.next_values[:, -1:]], axis=1)
         factors = {"discount": config.discount, "trace_decay": config.trace_decay}
@@ -136,6 +138,7 @@ def collect(
     """Run every environment from a reset for an equal share of the epoch's steps. This updates `normalizer`."""
     count, steps = len(environments), config.steps_per_epoch // config.environments
     seeds = reset_seeds(config.seed, epoch)
+    # Drawn at once for the epoch, so that it does not depend on when episodes end.
     noise = stream(config.seed, epoch, "noise").standard_normal((steps, count, layout.action_size), dtype=np.float32)
     log_std = layout.views(parameters)[2][ACTOR]
     std = np.exp(log_std)
@@ -151,6 +154,7 @@ def collect(
         paid, terminated, ended = _step_all(environments, chosen, raw)
         record.pay(t, paid, ended)
         is_last = t == steps - 1
+        # The end of the epoch cuts every path, as in OmniSafe: the next epoch begins with resets.
         record.is_end[t] = ended | is_last
         closing = np.flatnonzero(record.is_end[t])
         if closing.size:
@@ -213,6 +217,7 @@ def advantages_and_targets(
         discount: gamma, for costs too, as in OmniSafe.
         trace_decay: lambda of the estimator.
     """
+    # In doubles from here on, because the sum below runs over a thousand steps.
     surprises = (rewards + np.float32(discount) * next_values - values).astype(np.float64)
     running = np.zeros(rewards.shape[1])
     advantages = np.empty(rewards.shape)

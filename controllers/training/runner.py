@@ -35,6 +35,7 @@ def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = No
     """
     environments: Sequence[CostEnvironment] | None = None
     while turns := _open_turns(plan):
+        # Made only if there is work, and once: all controllers of a plan train on the same copies.
         environments = environments or (make or make_environments)(plan.configs[0])
         for config, milestone in turns:
             with _claimed(plan.folder / config.name) as is_mine:
@@ -78,6 +79,7 @@ def furthest(config: TrainingConfig, folder: Path, *, committed: Path | None = N
     states = [TrainingState.load(path) for path in found if path.exists()]
     if any(state.config != config for state in states):
         raise ValueError(f"{folder} holds a run with other settings. Choose another folder or the same settings.")
+    # A committed checkpoint may be ahead of the folder, for instance in a fresh clone.
     return max(states, key=lambda state: state.steps, default=None)
 
 
@@ -97,6 +99,7 @@ def make_environments(config: TrainingConfig) -> Sequence[CostEnvironment]:
 
     kind, spec = builder_of(config.environment)
     environments = [kind(**copy.deepcopy(spec.kwargs)) for _ in range(config.environments)]
+    # The seeds of an epoch that the run never reaches, so no training episode is spent.
     seeds = reset_seeds(config.seed, config.epochs)
     for environment in environments:
         reset(environment, seeds)

@@ -96,11 +96,14 @@ class TrainingState:
         )
         collected = time.perf_counter()
         self.episodes.extend(rollout.episodes)
+        # Over the last episodes of earlier epochs too. The price of cost follows this mean, not that of one epoch.
         reward, cost, length = _means(self.episodes)
         self.multiplier = self.multiplier.updated(
             cost, cost_limit=config.cost_limit, learning_rate=config.multiplier_learning_rate
         )
+        # Falls linearly to zero at the last planned epoch, for the actor only, as in OmniSafe.
         actor_rate = config.actor_learning_rate * (1.0 - epoch / config.epochs)
+        # Keyed by the epoch, so that a resumed run shuffles as the uninterrupted one.
         order = stream(config.seed, epoch, "order")
         report = update(
             rollout.batch,

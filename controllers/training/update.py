@@ -60,6 +60,7 @@ def update(
 
     The three losses share no parameter, so one step of all three networks equals OmniSafe's three steps.
     """
+    # Divided by 1 + multiplier, as OmniSafe does, so that a high price of cost does not make the steps longer.
     advantages = (batch.reward_advantages - multiplier * batch.cost_advantages) / (1.0 + multiplier)
     columns = (batch.observations, batch.actions, batch.log_densities, batch.reward_targets, batch.cost_targets)
     old_means, old_log_std = _policy(layout, parameters, batch.observations)
@@ -73,6 +74,7 @@ def update(
             minibatch_step(part, parameters, adam, layout=layout, config=config, learning_rates=learning_rates)
         iterations += 1
         kl = _divergence(old_means, old_log_std, *_policy(layout, parameters, batch.observations))
+        # Asked after a whole pass, so at least one pass is always made.
         if kl > config.target_kl:
             break
     return UpdateReport(iterations=iterations, kl=kl)
@@ -112,6 +114,7 @@ def minibatch_step(
     ) - config.entropy_coefficient / layout.action_size
 
     layout.backward(parameters, observations, activations, output_gradient, gradient)
+    # OmniSafe adds the critics' squared weights to their loss and leaves the actor's out.
     gradient[REWARD_CRITIC:] += 2.0 * config.critic_norm_coefficient * parameters[REWARD_CRITIC:]
     clip_rows(gradient, config.max_gradient_norm)
     adam.step(parameters, learning_rates)
@@ -119,6 +122,7 @@ def minibatch_step(
 
 def _policy(layout: Layout, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
     actor = parameters[ACTOR : ACTOR + 1]
+    # The log std is a view of what the update changes in place, hence the copy.
     return layout.forward(actor, observations)[-1][0], layout.views(actor)[2][0].copy()
 
 
@@ -143,6 +147,7 @@ class Multiplier:
         """Return the multiplier after one Adam step on -value * (mean_cost - cost_limit), kept at least 0."""
         if not math.isfinite(mean_cost):
             raise ValueError(f"`mean_cost` must be finite, got {mean_cost}. No episode has ended yet?")
+        # Downhill in the loss is uphill in the price while the cost is above its limit.
         gradient = cost_limit - mean_cost
         # torch's Adam with its default betas and eps, on one number.
         steps = self.steps + 1

@@ -45,11 +45,13 @@ class Costs:
     def touches(self) -> set[int]:
         """Return the contacts of the agent, as one bit mask per distinct pair of geoms."""
         buttons = getattr(self._task, "buttons", None)
+        # The goal button changes within an episode.
         if buttons is not None and buttons.goal_button != self._goal_button:
             self._mark(buttons.goal_button)
         contact = self._physics.data.contact
         pairs = self._kinds.take(contact.geom1)
         pairs |= self._kinds.take(contact.geom2)
+        # A set, because many contact points of one pair of bodies say the same.
         return {pair for pair in pairs.tolist() if pair & _AGENT}
 
     @staticmethod

@@ -63,6 +63,7 @@ class FastBuilder(Builder):  # type: ignore[misc]
         task.update_world()
         task.specific_reset()
         task.agent.reset()
+        # After `update_world`, which compiles a new model: everything that was looked up before belongs to the old one.
         plan = _Plan(task)
         plan.physics.refresh()
         self.cost = plan.costs.indicators(plan.costs.touches())
@@ -97,11 +98,13 @@ class FastBuilder(Builder):  # type: ignore[misc]
         if clip and not -clip < reward < clip:
             reward = np.clip(reward, -clip, clip)
             print("Warning: reward was outside of range!")  # noqa: T201  (stock's own words)
+        # Stock computes the forces again before it asks for costs. Contacts may have moved by a bit.
         if physics.settle():
             touches = costs.touches()
         self.cost = costs.indicators(touches)
         info: dict[str, object] = dict(self.cost)
         cost = self.cost["cost_sum"]
+        # After the costs and before the goal, as in stock: the timer of the buttons runs here.
         task.specific_step()
         if plan.reward.achieved(touches):
             info["goal_met"] = True

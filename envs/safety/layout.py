@@ -53,6 +53,7 @@ def sample_layout(self: Any) -> bool:
                 break
         else:
             return False
+        # In the order of drawing, because later code walks through this dictionary.
         layout[name] = np.array([x, y])
         placed.append((x, y, keepout))
     self.layout = layout

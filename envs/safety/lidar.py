@@ -60,6 +60,7 @@ class PseudoLidar:
         """
         bin_size, world, sensor = self._bin_size, self._world, self._sensor
         positions.take(self._bodies, 0, world, "clip")
+        # Stock sets the height to zero before it subtracts the agent's position, and so do we.
         self._height[:] = 0.0
         world -= positions[agent]
         self._mat[:] = mat
@@ -88,5 +89,6 @@ class PseudoLidar:
         np.multiply(alias, sensor, self._last)
         index = self._neighbours.take(bin_, 1)
         index += self._offset
+        # Unbuffered: two bodies may write into one bin, and the greater value stays.
         np.maximum.at(out, index.reshape(-1), self._values)
         return True

@@ -82,6 +82,7 @@ def _compare_episode(reference: Any, ours: Any, seed: int, turn: int) -> None:
     scenes = staging.scenes(reference.task, turn) if is_supported(reference.task) else iter(())
     for step in range(0 if isinstance(first, str) else _STEPS):
         action = rng.uniform(-1.2, 1.2, reference.action_space.shape)
+        # Both precisions, because stock treats them alike and a shortcut might not.
         if step % _STEPS_PER_SCENE == 0:
             action = action.astype(np.float32)
         scene = next(scenes, None) if step % _STEPS_PER_SCENE == _STEPS_PER_SCENE - 1 else None
@@ -130,5 +131,6 @@ def same_bits(expected: object, found: object, where: str) -> None:
     elif isinstance(expected, (np.ndarray, np.generic)) and isinstance(found, (np.ndarray, np.generic)):
         if expected.dtype != found.dtype or expected.shape != found.shape or expected.tobytes() != found.tobytes():
             raise DifferenceError(f"{where}: {found!r} instead of {expected!r}")
+    # The text of a float is exact, and NaN equals itself as a text.
     elif repr(expected) != repr(found):
         raise DifferenceError(f"{where}: {found!r} instead of {expected!r}")

@@ -38,6 +38,7 @@ class Observer:
         obs[self._plain_out] = physics.sensordata[self._plain_in]
         for out, adr in self._angles:
             theta = float(physics.sensordata[adr])
+            # numpy's functions, as in stock. Those of `math` may differ in the last bit.
             obs[out], obs[out + 1] = np.sin(theta), np.cos(theta)
         for out, adr in self._quaternions:
             mujoco.mju_quat2Mat(obs[out : out + 9], physics.sensordata[adr : adr + 4])
@@ -75,6 +76,7 @@ class Observer:
                 self._quaternions.append((out, adr))
                 out += 9
                 continue
+            # Stock leaves out x and y of the free joint, which would tell where the agent is.
             skipped = 2 if key == info.freejoint_pos_name else 0
             plain_in += range(adr + skipped, adr + dim)
             plain_out += range(out, out + dim - skipped)

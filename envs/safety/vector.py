@@ -233,6 +233,7 @@ class SafetyVectorEnv:
         if not start.is_first:
             with contextlib.suppress(AssertionError):
                 env.reset(seed=0)
+        # Without a pending normal draw: `begin` has refused such a state.
         env.task.random_generator.random_generator.set_state(("MT19937", start.keys, start.position, 0, 0.0))
         observation = self._reset_one(i, None)
         for action in actions:

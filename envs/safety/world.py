@@ -27,6 +27,7 @@ def _assets(text: str) -> Any:
 
 def _rebound(function: FunctionType, **names: object) -> FunctionType:
     """Return `function` with some of the names it reads replaced, so that the logic stays in stock code alone."""
+    # Not a patch of the stock module: whoever else uses stock in this process keeps it as it is.
     return FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, function.__defaults__)
 
 
