@@ -133,7 +133,9 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "ccfs.attacks.learned:learned", "name digest", "SafetyPointGoal2: a network that was trained to attack."
         ),
         "corridor-worst": _part(
-            "ccfs.envs.toys.corridor:WorstShift", "gain", "Corridor: the strongest causal attack that there is."
+            "ccfs.envs.toys.corridor:WorstShift",
+            "gain action sensor",
+            "Corridor: the strongest causal attack that there is.",
         ),
     },
     "event": {

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ccfs.attacks.rules import fit
 from ccfs.certificates import checks
+from ccfs.certificates.schedule import Stage
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import Vector
 
@@ -36,7 +37,8 @@ class Corridor(gymnasium.Env[NDArray[np.float64], NDArray[np.float64]]):
     Its lateral position follows x[t+1] = x[t] + a[t]. After `horizon` steps, a position above `post` costs 1, and any
     other position meets the goal. Nothing else is random. With Gaussian proposals around the center -gain * x[t], the
     last position is Gaussian, and the event "no cost" is a half-space of the innovations. In that case the comparison
-    of the paper's theorem on adaptive trajectories is an equality.
+    of the paper's theorem on adaptive trajectories is an equality. With a sensor stage the center is
+    -gain * (x[t] + sensor noise), and all of this still holds.
 
     The observation is the lateral position and the number of steps left.
     """
@@ -120,14 +122,17 @@ def _weights(horizon: int, gain: float) -> NDArray[np.float64]:
     return np.asarray((1.0 - gain) ** np.arange(horizon - 1, -1, -1, dtype=np.float64))
 
 
-def nominal_probability(*, horizon: int, post: float, start: float, gain: float, sigma: float, kappa: float) -> float:
+def nominal_probability(
+    *, horizon: int, post: float, start: float, gain: float, sigma: float, kappa: float, sensor: float = 0.0
+) -> float:
     """Return the exact probability of passing the post without shift, when the block's mean steers.
 
-    The last position is Gaussian with mean start * (1 - gain) ** horizon and variance sigma² / kappa times the sum of
-    squared weights. With one proposal, kappa is 1.
+    The last position is Gaussian with mean start * (1 - gain) ** horizon. Its variance is the sum of squared weights
+    times (sigma² / kappa + gain² sensor²). With one proposal, kappa is 1. `sensor` is the standard deviation of the
+    noise of the position that is read.
     """
     weights = _weights(horizon, gain)
-    scale = sigma / math.sqrt(kappa) * float(np.linalg.norm(weights))
+    scale = math.hypot(sigma / math.sqrt(kappa), gain * sensor) * float(np.linalg.norm(weights))
     return 0.5 * math.erfc(-(post - start * (1.0 - gain) ** horizon) / scale / math.sqrt(2.0))
 
 
@@ -143,24 +148,52 @@ def worst_shifts(*, horizon: int, gain: float, budget: float) -> NDArray[np.floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstShift:
-    """Spend the allowance as `worst_shifts` does, step by step. It is the strongest causal attack on this corridor."""
+    """Spend the allowance as `worst_shifts` does, step by step. It is the strongest causal attack on this corridor.
+
+    A shift of the action moves the last position by its weight, and an error of the position that is read moves it by
+    -gain times the weight. Over all blocks that may be shifted, the best energy of a block is proportional to the
+    squared effect of one standard deviation. With both stages the energy is split between sensor and actuator. Then the
+    last position moves by mu of its own standard deviations, which is the theorem's bound.
+
+    Args:
+        gain: the controller's gain.
+        action: standard deviation of the block's mean, sigma / sqrt(kappa). It matters if both stages are shifted.
+        sensor: standard deviation of the noise of the position that is read. It matters if the sensor is shifted.
+    """
 
     gain: float
+    action: float = 1.0
+    sensor: float = 0.0
 
     def __post_init__(self) -> None:
         checks.finite("gain", self.gain)
+        checks.nonnegative("action", self.action)
+        checks.nonnegative("sensor", self.sensor)
 
     def reset(self) -> None:
         """Do nothing: the rule has no memory."""
 
     def shift(self, history: PublicHistory, rng: np.random.Generator, *, allowance: float) -> Vector:
-        """Return this step's share of what is left, towards the post."""
+        """Return this block's share of what is left, towards the post."""
+        effects = {Stage.SENSOR: abs(self.gain) * self.sensor, Stage.ACTION: self.action}
         weights = _weights(history.horizon, self.gain)[history.t :]
-        return fit(np.ones(1), allowance * float(weights[0] / np.linalg.norm(weights)))
+        blocks = np.outer(weights, [effects[stage] for stage in history.stages]).ravel()
+        blocks = blocks[history.stages.index(history.stage) :]
+        length = float(np.linalg.norm(blocks))
+        share = float(blocks[0] / length) if length > 0.0 else 0.0
+        direction = np.zeros_like(history.center)
+        # A cart that is seen too far from the post steers less away from it.
+        direction[0] = 1.0 if history.stage is Stage.ACTION else -math.copysign(1.0, self.gain)
+        return fit(direction, allowance * share, history.scales)
 
 
 def simulate(
-    noise: NDArray[np.float64], shifts: NDArray[np.float64], *, gain: float, start: float = 0.0
+    noise: NDArray[np.float64],
+    shifts: NDArray[np.float64],
+    *,
+    gain: float,
+    start: float = 0.0,
+    errors: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Return the last positions of many trials at once.
 
@@ -169,8 +202,10 @@ def simulate(
         shifts: shifts of the center, shape (horizon, 1).
         gain: the controller's gain.
         start: the first position.
+        errors: what is read of the position minus the position, noise and shift together, shape (trials, horizon).
     """
     position = np.full(len(noise), start)
     for t in range(noise.shape[1]):
-        position = position + ((-gain * position + shifts[t, 0]) + noise[:, t])
+        read = position if errors is None else position + errors[:, t]
+        position = position + ((-gain * read + shifts[t, 0]) + noise[:, t])
     return position

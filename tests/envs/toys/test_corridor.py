@@ -9,9 +9,10 @@ from scipy.stats import norm
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.ledger import energy_limit
 from ccfs.attacks.rules import ConstantShift, OpposedShift, RandomShift, ScriptedShift
+from ccfs.certificates.binomial import clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.schedule import ProposalSchedule
-from ccfs.certificates.trajectory import certify_event
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
+from ccfs.certificates.trajectory import certify_event, energy
 from ccfs.envs.toys.corridor import Corridor, Steering, WorstShift, average, nominal_probability, simulate, worst_shifts
 from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runtime.components import AcceptAll
@@ -146,3 +147,128 @@ def test_corridor_refuses_bad_sizes():
         Corridor(post=float("nan"))
     with pytest.raises(ValueError, match="`gain`"):
         Steering(gain=float("inf"))
+
+
+SHORT, SIGMA, SENSOR = 4, 0.2, 0.6
+STAGES = Schedule(
+    action=ProposalSchedule(count=4, sigma=SIGMA, rho=0.5), sensor=ProposalSchedule(count=1, sigma=[SENSOR, 0.0])
+)
+
+
+def sensed(level=1.3):
+    """Return the scale of the block's mean, the corridor's post at `level` standard deviations, and its probability.
+
+    Written out by hand: the last position is the sum of w_t (n_t - g s_t) with w_t = (1 - g)^(H - 1 - t).
+    """
+    scale = SIGMA / math.sqrt(STAGES.action.kappa)
+    weights = np.array([(1.0 - GAIN) ** k for k in range(SHORT)])
+    deviation = math.sqrt(float((weights**2).sum()) * (scale**2 + (GAIN * SENSOR) ** 2))
+    return scale, level * deviation, float(norm.cdf(level))
+
+
+def worst_split(mu):
+    """The Lagrangian's solution by hand: each block's shift is proportional to its effect times its variance."""
+    scale, _, _ = sensed()
+    weights = np.array([(1.0 - GAIN) ** (SHORT - 1 - t) for t in range(SHORT)])
+    total = math.sqrt(float((weights**2).sum()) * (scale**2 + (GAIN * SENSOR) ** 2))
+    return mu * weights * scale**2 / total, -mu * weights * GAIN * SENSOR**2 / total
+
+
+def test_corridor_probability_with_sensor_noise_is_the_closed_form():
+    scale, post, truth = sensed()
+    found = nominal_probability(horizon=SHORT, post=post, start=0.0, gain=GAIN, sigma=scale, kappa=1.0, sensor=SENSOR)
+    assert found == pytest.approx(truth, abs=1e-14)
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5, 1.5])
+def test_corridor_adversary_that_splits_its_energy_attains_the_bound_exactly(mu):
+    """No sampling: the shifts' energy is mu^2, and they move the last position by mu standard deviations."""
+    scale, post, truth = sensed()
+    action, sensor = worst_split(mu)
+    shifts = {"action": action[:, None], "sensor": np.column_stack([sensor, np.zeros(SHORT)])}
+    assert energy(shifts, STAGES) == pytest.approx(mu**2, rel=1e-12)
+    moved = simulate(np.zeros((1, SHORT)), action[:, None], gain=GAIN, errors=sensor[None])[0]
+    deviation = post / 1.3
+    assert moved == pytest.approx(mu * deviation, rel=1e-12)
+    attacked = float(norm.cdf((post - moved) / deviation))
+    assert attacked == pytest.approx(float(norm.cdf(norm.ppf(truth) - mu)), abs=1e-12)
+    assert attacked == pytest.approx(event_lower(truth, mu), abs=1e-12)
+    # One stage alone does less harm with the same energy, so the split matters.
+    alone = scale / math.hypot(scale, GAIN * SENSOR)
+    assert 0.5 < alone < 0.9
+    only = simulate(np.zeros((1, SHORT)), action[:, None] / alone, gain=GAIN)[0]
+    assert energy({"action": action[:, None] / alone}, STAGES) == pytest.approx(mu**2, rel=1e-12)
+    assert only == pytest.approx(alone * moved, rel=1e-12)
+
+
+def staged_trials(attack, trials, *, root=4):
+    _, post, _ = sensed()
+    env = Corridor(horizon=SHORT, post=post)
+    program = CausalProgram.for_space(env.action_space, verifier=AcceptAll(), candidate_map=average())
+    wrapped = ProposalWrapper(env, program=program, schedule=STAGES, seed=0, horizon=SHORT, attack=attack)
+    passed, shifts = 0, None
+    for trial in range(trials):
+        arm = "nominal" if attack is None else "attacked"
+        streams = Streams(protocol="test", root=root, arm=arm, trial=trial).drawn()
+        recorder, row = run_trial(wrapped, Steering(gain=GAIN), horizon=SHORT, stop=StopRule(), streams=streams)
+        passed += row.first_cost_step is None
+        shifts = recorder.shifts
+    return passed, shifts
+
+
+def worst_rule():
+    return WorstShift(gain=GAIN, action=sensed()[0], sensor=SENSOR)
+
+
+def test_corridor_rule_on_both_stages_plays_the_worst_split():
+    mu = 1.5
+    attack = Attack(rule=worst_rule(), limit=mu**2, schedule=STAGES, stage="all")
+    _, lines = staged_trials(attack, 1)
+    action, sensor = worst_split(mu)
+    np.testing.assert_allclose([line.shift[0] for line in lines], action, rtol=1e-9)
+    np.testing.assert_allclose([line.sensor[0] for line in lines], sensor, rtol=1e-9)
+    assert all(line.sensor[1] == 0.0 for line in lines)
+    assert lines[-1].spent == pytest.approx(mu**2, rel=1e-9)
+    assert lines[-1].spent <= mu**2
+
+
+@pytest.mark.slow
+def test_corridor_runtime_attack_on_both_stages_attains_the_certificate_so_that_an_overstated_one_would_be_seen():
+    """False-alarm rate: 4e-6, one delta for each of four one-sided bounds."""
+    trials, mu, delta = 1_500, 2.2, 1e-6
+    _, _, truth = sensed()
+    nominal, _ = staged_trials(None, trials)
+    attacked, _ = staged_trials(Attack(rule=worst_rule(), limit=mu**2, schedule=STAGES, stage="all"), trials)
+    for found, exact_rate in ((nominal, truth), (attacked, event_lower(truth, mu))):
+        low = clopper_pearson_lower(found, trials, delta=delta)
+        assert low <= exact_rate <= clopper_pearson_upper(found, trials, delta=delta)
+    proof = certify_event(nominal, trials, delta=delta, family=1, target=0.3, schedule=STAGES, bound="clopper-pearson")
+    action, sensor = worst_split(mu)
+    budgets = {"action": float(np.linalg.norm(action)), "sensor": [float(np.linalg.norm(sensor)), 0.0]}
+    seen = clopper_pearson_upper(attacked, trials, delta=delta)
+    assert proof.lower_at(**budgets) <= seen
+    # A certificate that forgot one of the two stages would promise more than what was seen.
+    assert seen < proof.lower_at(action=budgets["action"])
+    assert seen < proof.lower_at(sensor=budgets["sensor"])
+    # So would one that charges the sensor by three times its noise.
+    wider = Schedule(action=STAGES.action, sensor=ProposalSchedule(count=1, sigma=[3 * SENSOR, 0.0]))
+    forged = certify_event(nominal, trials, delta=delta, family=1, target=0.3, schedule=wider, bound="clopper-pearson")
+    assert seen < forged.lower_at(**budgets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "stage"),
+    [
+        (worst_rule(), "sensor"),
+        (worst_rule(), "action"),
+        (RandomShift(), "all"),
+        (OpposedShift(), "all"),
+        (ConstantShift(direction=(-1.0, 0.0)), "sensor"),
+    ],
+)
+def test_corridor_attacks_on_any_stage_stay_above_the_theorem(rule, stage):
+    """False-alarm rate 1e-6 each: the upper end of the interval must reach the exact bound."""
+    mu, trials = 1.5, 400
+    attacked, _ = staged_trials(Attack(rule=rule, limit=mu**2, schedule=STAGES, stage=stage), trials)
+    assert event_lower(sensed()[2], mu) <= clopper_pearson_upper(attacked, trials, delta=1e-6)
