@@ -1,4 +1,4 @@
-"""The rules that turn successes and trials into a lower bound, and the sampling premise of each in words."""
+"""The rules that turn successes and trials into a lower bound, and the sampling premises in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from enum import Enum
 
 from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
 
-__all__ = ["Bound"]
+__all__ = ["Bound", "Sampling"]
+
+
+class Sampling(Enum):
+    """How the initial states came about when each has several draws, which decides what is independent of what."""
+
+    COHORT = "cohort"
+    LAW = "law"
+
+    @property
+    def premise(self) -> str:
+        """How the trials must have been sampled, in words for the certificate."""
+        return _STRATA_PREMISES[self]
 
 
 class Bound(Enum):
@@ -48,5 +60,17 @@ _PREMISES = {
     Bound.ANYTIME: (
         "Independent nominal trajectories with independent draws from one initial law, counted in the order drawn; "
         "the run may have stopped at any time, also because of its results."
+    ),
+}
+_STRATA_PREMISES = {
+    Sampling.COHORT: (
+        "At each member of a cohort of initial states fixed before sampling, a number of independent nominal "
+        "trajectories that was fixed too. The probability is the average over the members, each with the same weight. "
+        "No claim is made about other initial states. Pilot trajectories are not among the counted ones."
+    ),
+    Sampling.LAW: (
+        "Initial states drawn independently from one initial law, and at each a number of independent nominal "
+        "trajectories fixed before sampling. The run may have stopped after any complete initial state. Pilot "
+        "trajectories are not among the counted ones."
     ),
 }
