@@ -11,14 +11,13 @@ nearly always succeed and others nearly always fail.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise, product
+from typing import ClassVar
 
 import numpy as np
 from flint import arb
@@ -27,10 +26,10 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Sampling
-from ccfs.certificates.documents import CertificateError, DocumentError, read_document
+from ccfs.certificates.documents import CertificateError
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.schedule import ProposalSchedule, as_schedule
-from ccfs.certificates.trajectory import PREMISES
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
+from ccfs.certificates.shifts import ShiftCertificate, as_plan, event_name, schedule_entries, stored_schedule
 from ccfs.certificates.validated import (
     exact,
     log_product,
@@ -45,7 +44,6 @@ from ccfs.certificates.validated import (
 __all__ = ["GRID", "StratifiedCertificate", "certify_strata", "stratified_evidence"]
 
 FORMAT = "ccfs/strata/1"
-_DERIVED = ("premises", "budget", "charges")
 
 # Sizes of shift that are tested in turn. Written down here, so that nobody who has seen the counts chooses them.
 GRID = tuple(i / 50 for i in range(301))
@@ -139,7 +137,7 @@ def stratified_evidence(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StratifiedCertificate:
+class StratifiedCertificate(ShiftCertificate):
     """What was counted at each initial state, and the shift energy under which the event keeps its target probability.
 
     The claim: with probability at least 1 - delta over the nominal sampling, for all `family` certificates together,
@@ -148,6 +146,8 @@ class StratifiedCertificate:
 
     Assumes: what `premises` says.
     """
+
+    FORMAT: ClassVar[str] = FORMAT
 
     event: str
     pilot_successes: tuple[int, ...]
@@ -158,34 +158,16 @@ class StratifiedCertificate:
     family: int
     target: float
     sampling: Sampling
-    schedule: tuple[ProposalSchedule, ...]
+    schedule: Schedule
     grid: tuple[float, ...]
     prior: tuple[float, float]
     cap: float
     mu: float | None
 
     @property
-    def is_certified(self) -> bool:
-        """Whether the target probability is certified at all."""
-        return self.mu is not None
-
-    @property
-    def premises(self) -> tuple[str, ...]:
-        """What the claim takes for granted: how the trials were sampled, and what holds for every claim."""
-        return (self.sampling.premise, *PREMISES)
-
-    @property
-    def charges(self) -> tuple[float, ...]:
-        """Energy of a shift of length one per step, rounded up, with one entry for a constant schedule."""
-        return tuple(block.charge for block in self.schedule)
-
-    @property
-    def budget(self) -> float | None:
-        """Radius of the largest Euclidean ball inside the ellipsoid of shift sequences, rounded down."""
-        if self.mu is None or self.mu == 0.0:
-            return self.mu
-        with precision():
-            return max(lower_float(exact(self.mu) / exact(self._greatest_charge()).sqrt()), 0.0)
+    def sampling_premise(self) -> str:
+        """How the trials must have been sampled, in words."""
+        return self.sampling.premise
 
     def lower_at_mu(self, mu: float) -> float:
         """Return the certified average probability under shifts of size `mu`, rounded down.
@@ -194,27 +176,12 @@ class StratifiedCertificate:
         convexity the average of h_mu(p_i) = h_{mu - mu_0}(h_{mu_0}(p_i)) is at least h_{mu - mu_0} of the average. It
         is 0 if nothing is certified.
         """
-        size = checks.nonnegative("mu", mu)
-        if self.mu is None:
+        if self.mu is None or mu == math.inf:
             return 0.0
+        size = checks.nonnegative("mu", mu)
         with precision():
             beyond = max(upper_float(exact(size) - exact(self.mu)), 0.0)
         return event_lower(self.target, beyond)
-
-    def lower_at(self, budget: float) -> float:
-        """Return the certified average probability under shifts of Euclidean budget `budget`, rounded down."""
-        size = checks.nonnegative("budget", budget)
-        with precision():
-            mu = upper_float(exact(size) * exact(self._greatest_charge()).sqrt())
-        return self.lower_at_mu(mu) if mu < math.inf else 0.0
-
-    def curve(self, points: int = 101, budget: float | None = None) -> tuple[tuple[float, float], ...]:
-        """Return (budget, certified probability) pairs from 0 to `budget`, by default twice the certified one."""
-        number = checks.count("points", points, minimum=2)
-        reach = 2.0 * (self.budget or 0.0) if budget is None else checks.nonnegative("budget", budget)
-        if not 0.0 < reach < math.inf:
-            reach = 1.0 / math.sqrt(max(self.charges))
-        return tuple((at, self.lower_at(at)) for at in (reach * i / (number - 1) for i in range(number)))
 
     def recheck(self) -> None:
         """Recompute mu from the counts. Raise CertificateError if it differs."""
@@ -236,9 +203,7 @@ class StratifiedCertificate:
         if again.mu != self.mu:
             raise CertificateError(f"`mu` is {self.mu} on the certificate but {again.mu} from its counts.")
 
-    def to_entries(self) -> dict[str, object]:
-        """Return the entries of the certificate for JSON, after a recheck. `from_entries` loses nothing of them."""
-        self.recheck()
+    def _entries(self) -> dict[str, object]:
         return {
             "event": self.event,
             "pilot_successes": list(self.pilot_successes),
@@ -249,68 +214,31 @@ class StratifiedCertificate:
             "family": self.family,
             "target": self.target,
             "sampling": self.sampling.value,
-            "schedule": [{"count": block.count, "sigma": block.sigma, "rho": block.rho} for block in self.schedule],
+            "schedule": schedule_entries(self.schedule),
             "grid": list(self.grid),
             "prior": list(self.prior),
             "cap": self.cap,
             "mu": self.mu,
-            **self._derived(),
         }
 
-    def to_json(self) -> str:
-        """Return the certificate as a JSON document, after a recheck. `from_json` loses nothing of it."""
-        return json.dumps({"format": FORMAT, **self.to_entries()}, sort_keys=True, allow_nan=False)
-
     @classmethod
-    def from_json(cls, text: str) -> StratifiedCertificate:
-        """Read a certificate. Refuse another format or version, and a missing, extra or inconsistent entry."""
-        try:
-            document = read_document(text, FORMAT)
-        except DocumentError as error:
-            raise CertificateError(f"the certificate {error}") from error
-        del document["format"]
-        return cls.from_entries(document)
-
-    @classmethod
-    def from_entries(cls, entries: Mapping[str, object]) -> StratifiedCertificate:
-        """Read what `to_entries` gave. Refuse a missing, extra or inconsistent entry."""
-        document = dict(entries)
-        try:
-            columns = {name: _column(name, document.pop(name)) for name in _Strata.__dataclass_fields__}
-            _strata(**columns)
-            mu = document.pop("mu")
-            certificate = cls(
-                **columns,
-                event=_event_name(document.pop("event")),
-                delta=checks.delta(document.pop("delta")),
-                family=checks.count("family", document.pop("family"), minimum=1),
-                target=checks.open_unit("target", document.pop("target")),
-                sampling=_sampling(document.pop("sampling")),
-                schedule=_stored_schedule(document.pop("schedule")),
-                grid=_grid(_numbers("grid", document.pop("grid"))),
-                prior=_prior(_numbers("prior", document.pop("prior"))),
-                cap=_cap(document.pop("cap")),
-                mu=None if mu is None else checks.nonnegative("mu", mu),
-            )
-            # Stored for readers only, and compared below with what the counts give.
-            stored = {name: document.pop(name) for name in _DERIVED}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CertificateError(f"not a valid stratified certificate: {type(error).__name__}: {error}") from error
-        if document:
-            raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
-        certificate.recheck()
-        for name, value in certificate._derived().items():
-            if stored[name] != value:
-                raise CertificateError(
-                    f"`{name}` is {stored[name]!r} on the certificate but {value!r} from its counts."
-                )
-        return certificate
-
-    def _derived(self) -> dict[str, object]:
-        return {"premises": list(self.premises), "budget": self.budget, "charges": list(self.charges)}
-
-    def _greatest_charge(self) -> Fraction:
-        return max(block.charge_exact for block in self.schedule)
+    def _taken(cls, document: dict[str, object]) -> StratifiedCertificate:
+        columns = {name: _column(name, document.pop(name)) for name in _Strata.__dataclass_fields__}
+        _strata(**columns)
+        mu = document.pop("mu")
+        return cls(
+            **columns,
+            event=event_name(document.pop("event")),
+            delta=checks.delta(document.pop("delta")),
+            family=checks.count("family", document.pop("family"), minimum=1),
+            target=checks.open_unit("target", document.pop("target")),
+            sampling=_sampling(document.pop("sampling")),
+            schedule=stored_schedule(document.pop("schedule")),
+            grid=_grid(_numbers("grid", document.pop("grid"))),
+            prior=_prior(_numbers("prior", document.pop("prior"))),
+            cap=_cap(document.pop("cap")),
+            mu=None if mu is None else checks.nonnegative("mu", mu),
+        )
 
 
 def certify_strata(
@@ -322,7 +250,7 @@ def certify_strata(
     delta: float,
     family: int,
     target: float,
-    schedule: ProposalSchedule | Sequence[ProposalSchedule],
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
     sampling: Sampling | str,
     grid: Sequence[float] = GRID,
     prior: tuple[float, float] = PRIOR,
@@ -346,7 +274,7 @@ def certify_strata(
             `stratified_evidence`.
         delta: failure probability of the whole family.
         family: number of claims that share `delta`.
-        schedule: one block for every step, or one per step of the horizon.
+        schedule: as in `certify_event`.
         grid: sizes of shift to test, increasing, from at least 0. The default is 0, 0.02, ..., 6.
         event: the event's name, for readers.
 
@@ -372,11 +300,11 @@ def certify_strata(
     strata = _strata(pilot_successes, pilot_draws, main_successes, main_draws)
     claims = checks.count("family", family, minimum=1)
     level, share = checks.open_unit("target", target), bonferroni(delta, claims)
-    fixed = as_schedule(schedule)
+    plan = as_plan(schedule)
     rule = _Rule(strata, _sampling(sampling), _prior(prior), _cap(cap))
     sizes = _grid(grid)
     return StratifiedCertificate(
-        event=_event_name(event),
+        event=event_name(event),
         pilot_successes=strata.pilot_successes,
         pilot_draws=strata.pilot_draws,
         main_successes=strata.main_successes,
@@ -385,7 +313,7 @@ def certify_strata(
         family=claims,
         target=level,
         sampling=rule.sampling,
-        schedule=(fixed,) if isinstance(fixed, ProposalSchedule) else fixed,
+        schedule=plan,
         grid=sizes,
         prior=rule.prior,
         cap=rule.cap,
@@ -661,12 +589,6 @@ def _grid(grid: Sequence[float]) -> tuple[float, ...]:
     return sizes
 
 
-def _event_name(event: object) -> str:
-    if not isinstance(event, str):
-        raise TypeError(f"`event` must be a string, got {event!r}.")
-    return event
-
-
 def _column(name: str, entries: object) -> tuple[int, ...]:
     if not isinstance(entries, list):
         raise TypeError(f"`{name}` must be a list of integers.")
@@ -677,11 +599,3 @@ def _numbers(name: str, entries: object) -> tuple[float, ...]:
     if not isinstance(entries, list):
         raise TypeError(f"`{name}` must be a list of numbers.")
     return tuple(checks.finite(f"{name}[{i}]", entry) for i, entry in enumerate(entries))
-
-
-def _stored_schedule(entries: object) -> tuple[ProposalSchedule, ...]:
-    names = {"count", "sigma", "rho"}
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) and set(entry) == names for entry in entries):
-        raise TypeError("`schedule` must be a list of objects with exactly count, sigma and rho.")
-    blocks = as_schedule([ProposalSchedule(**entry | {"rho": checks.finite("rho", entry["rho"])}) for entry in entries])
-    return (blocks,) if isinstance(blocks, ProposalSchedule) else blocks

@@ -22,7 +22,7 @@ from ccfs.certificates.binomial import cohort_lower
 from ccfs.certificates.bounds import Sampling
 from ccfs.certificates.documents import CertificateError
 from ccfs.certificates.gaussian import event_lower
-from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.schedule import ProposalSchedule, Schedule
 from ccfs.certificates.stratified import GRID, StratifiedCertificate, certify_strata, stratified_evidence
 from ccfs.certificates.trajectory import PREMISES, mu_certified
 
@@ -404,7 +404,8 @@ def test_certificate_survives_json_and_carries_its_premises(sampling: str) -> No
     assert again == proof
     assert again.to_json() == proof.to_json()
     assert proof.premises == (Sampling(sampling).premise, *PREMISES)
-    assert proof.budget == pytest.approx(proof.mu / math.sqrt(max(proof.charges)), rel=1e-14)
+    assert proof.budget == pytest.approx(proof.mu / math.sqrt(proof.charge), rel=1e-14)
+    assert proof.budget <= proof.mu / math.sqrt(BLOCK.charge)
 
 
 @pytest.mark.slow
@@ -434,6 +435,29 @@ def test_certificate_refuses_what_its_counts_do_not_give() -> None:
     del document["cap"]
     with pytest.raises(CertificateError, match="KeyError: 'cap'"):
         StratifiedCertificate.from_json(json.dumps(document))
+
+
+def test_certificate_covers_stages_together() -> None:
+    """mu^2 adds up over stages: half of each budget's square is the whole."""
+    sensor = ProposalSchedule(count=1, sigma={"lidar": 0.05})
+    proof = certify_strata(
+        [0] * 80,
+        0,
+        [9, 8, 9, 1] * 20,
+        9,
+        delta=0.01,
+        family=1,
+        target=0.4,
+        schedule=Schedule(action=BLOCK, sensor=sensor),
+        sampling="cohort",
+    )
+    assert proof.budgets["action"] is not None
+    assert proof.budgets["sensor"] is not None
+    half = math.sqrt(0.5) * (1 - 1e-12)
+    assert proof.lower_at(action=half * proof.budgets["action"], sensor=half * proof.budgets["sensor"]) == 0.4
+    assert proof.lower_at(action=proof.budgets["action"], sensor=0.1 * proof.budgets["sensor"]) < 0.4
+    assert any("sensor" in premise for premise in proof.premises)
+    assert StratifiedCertificate.from_json(proof.to_json()) == proof
 
 
 def test_default_grid_is_as_documented() -> None:
@@ -483,7 +507,7 @@ def test_ten_thousand_strata_take_less_than_a_second(pilot: int, main: int, samp
         ({"cap": math.nan}, ValueError, "`cap` must be a number, got nan"),
         ({"delta": 0.0}, ValueError, r"`delta` must be in \(0, 1\)"),
         ({"family": 0}, ValueError, "`family` must be at least 1, got 0"),
-        ({"schedule": []}, TypeError, "`schedule` must be a ProposalSchedule"),
+        ({"schedule": []}, TypeError, "`schedule` must be a"),
         ({"event": 3}, TypeError, "`event` must be a string"),
         ({"grid": []}, ValueError, "`grid` must hold at least one size"),
         ({"grid": [0.0, 0.5, 0.5]}, ValueError, "`grid` must increase, got 0.5 before 0.5"),
