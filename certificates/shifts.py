@@ -14,6 +14,7 @@ import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.documents import CertificateError, DocumentError, encode_float, read_document
+from ccfs.certificates.gaussian import Divergences, divergences
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.schedule import NamedSigma, PerCoordinate, ProposalSchedule, Schedule, Stage, as_schedule
 from ccfs.certificates.validated import exact, lower_float, precision, upper_float
@@ -147,6 +148,11 @@ class ShiftCertificate(ABC):
         These are the half-axes of the ellipsoid. A coordinate without noise has 0.
         """
         return {stage.value: self._axes(stage) for stage in self._stages}
+
+    @property
+    def divergences(self) -> Divergences | None:
+        """How far shifts of the certified size can move the law of the public trace. None if nothing is certified."""
+        return None if self.mu is None else divergences(self.mu)
 
     def lower_at(
         self,
