@@ -15,6 +15,15 @@ class Sampling(Enum):
     COHORT = "cohort"
     LAW = "law"
 
+    @classmethod
+    def of(cls, name: object) -> Sampling:
+        """Return the kind of this name. Refuse others."""
+        try:
+            return cls(name)
+        except ValueError:
+            accepted = ", ".join(repr(entry.value) for entry in cls)
+            raise ValueError(f"`sampling` must be one of {accepted}, got {name!r}.") from None
+
     @property
     def premise(self) -> str:
         """How the trials must have been sampled, in words for the certificate."""
@@ -65,12 +74,11 @@ _PREMISES = {
 _STRATA_PREMISES = {
     Sampling.COHORT: (
         "At each member of a cohort of initial states fixed before sampling, a number of independent nominal "
-        "trajectories that was fixed too. The probability is the average over the members, each with the same weight. "
-        "No claim is made about other initial states. Pilot trajectories are not among the counted ones."
+        "trajectories that was fixed too. The claim is about the average over the members, each with the same weight, "
+        "and about no other initial states."
     ),
     Sampling.LAW: (
         "Initial states drawn independently from one initial law, and at each a number of independent nominal "
-        "trajectories fixed before sampling. The run may have stopped after any complete initial state. Pilot "
-        "trajectories are not among the counted ones."
+        "trajectories that was fixed before sampling."
     ),
 }

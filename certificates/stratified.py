@@ -57,6 +57,14 @@ _SPARE = tuple(i / 64 for i in range(1, 64))  # where a tangent may touch if the
 # Bets on a law, as shares of the largest that keeps every factor positive.
 _SHARES = (15 / 16, *(2.0**-j for j in range(1, 8)))
 _TINY = 2.0**-900
+# These sentences stand on certificates. A changed sentence needs a new version of the format.
+_PREMISES = {
+    Sampling.COHORT: "Pilot trajectories are not among the counted ones.",
+    Sampling.LAW: (
+        "The run may have stopped after any complete initial state, also because of its results. Pilot trajectories "
+        "are not among the counted ones."
+    ),
+}
 
 Counts = Sequence[int] | NDArray[np.int64]
 
@@ -129,7 +137,7 @@ def stratified_evidence(
     '97.4'
     """
     strata = _strata(pilot_successes, pilot_draws, main_successes, main_draws)
-    rule = _Rule(strata, _sampling(sampling), _prior(prior), _cap(cap))
+    rule = _Rule(strata, Sampling.of(sampling), _prior(prior), _cap(cap))
     size, level = checks.nonnegative("mu", mu), checks.open_unit("target", target)
     with precision():
         evidence = rule.log_evidence(size, level)
@@ -167,7 +175,7 @@ class StratifiedCertificate(ShiftCertificate):
     @property
     def sampling_premise(self) -> str:
         """How the trials must have been sampled, in words."""
-        return self.sampling.premise
+        return f"{self.sampling.premise} {_PREMISES[self.sampling]}"
 
     def lower_at_mu(self, mu: float) -> float:
         """Return the certified average probability under shifts of size `mu`, rounded down.
@@ -232,7 +240,7 @@ class StratifiedCertificate(ShiftCertificate):
             delta=checks.delta(document.pop("delta")),
             family=checks.count("family", document.pop("family"), minimum=1),
             target=checks.open_unit("target", document.pop("target")),
-            sampling=_sampling(document.pop("sampling")),
+            sampling=Sampling.of(document.pop("sampling")),
             schedule=stored_schedule(document.pop("schedule")),
             grid=_grid(_numbers("grid", document.pop("grid"))),
             prior=_prior(_numbers("prior", document.pop("prior"))),
@@ -301,7 +309,7 @@ def certify_strata(
     claims = checks.count("family", family, minimum=1)
     level, share = checks.open_unit("target", target), bonferroni(delta, claims)
     plan = as_plan(schedule)
-    rule = _Rule(strata, _sampling(sampling), _prior(prior), _cap(cap))
+    rule = _Rule(strata, Sampling.of(sampling), _prior(prior), _cap(cap))
     sizes = _grid(grid)
     return StratifiedCertificate(
         event=event_name(event),
@@ -556,14 +564,6 @@ def _draws(name: str, draws: object, strata: int, minimum: int) -> tuple[int, ..
     if len(numbers) != strata:
         raise ValueError(f"`{name}` must be one number or one for each of {strata} strata, got {len(numbers)}.")
     return tuple(checks.count(f"{name}[{i}]", number, minimum=minimum) for i, number in enumerate(numbers))
-
-
-def _sampling(sampling: object) -> Sampling:
-    try:
-        return Sampling(sampling)
-    except ValueError:
-        accepted = ", ".join(repr(entry.value) for entry in Sampling)
-        raise ValueError(f"`sampling` must be one of {accepted}, got {sampling!r}.") from None
 
 
 def _prior(prior: object) -> tuple[float, float]:
