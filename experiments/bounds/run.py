@@ -1,9 +1,10 @@
-"""Bounds of a mean on the same data: Hoeffding, empirical Bernstein, Clopper-Pearson and betting.
+"""Bounds of a mean on the same data, and the prices of certificates in trials.
 
     python experiments/bounds/run.py [--seed 20261204] [--delta 0.001] [--out experiments/bounds]
 
-Coins with a given number of successes, the total costs of the stored SafetyPointGoal2 runs, and two continuous laws.
-Every row has a lower and an upper bound of each kind that applies.
+The data are coins with a given number of successes, the total costs of the stored SafetyPointGoal2 runs, and two
+continuous laws. Every row has a lower and an upper bound of each kind that applies. `prices.py` says what a number of
+trials certifies, for each kind of certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import prices
 from _shared import commands, records
 
 from ccfs.certificates.betting import mean_lower, mean_upper
@@ -28,7 +31,7 @@ from ccfs.files.parquet import read_parquet
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = "experiments/bounds/run.py"
-ROWS = "rows.csv"
+ROWS, PRICES = "rows.csv", "prices.csv"
 COSTS = HERE.parent / "goal2" / "results" / "costs" / "trajectories.parquet"
 HORIZON = 500.0  # a step costs 0 or 1
 COINS = ((128, 256), (205, 256), (243, 256), (253, 256), (256, 256), (1638, 2048), (2028, 2048))
@@ -41,8 +44,8 @@ Pair = tuple[float, float]
 class Arguments:
     """What the command accepts."""
 
-    seed: int = field(default=20261204, metadata={"help": "seed of the two continuous laws"})
-    delta: float = field(default=0.001, metadata={"help": "failure probability of each bound"})
+    seed: int = field(default=20261204, metadata={"help": "seed of what is drawn"})
+    delta: float = field(default=0.001, metadata={"help": "failure probability of each bound and certificate"})
     out: str = field(default=str(HERE), metadata={"help": "folder to write to"})
 
 
@@ -125,15 +128,19 @@ def _clipped(mean: float, slack: float, highest: float) -> Pair:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Compute the rows, store them, and print the table."""
+    """Compute the rows and the prices, store them, and print the tables."""
     arguments = commands.parse(Arguments, __doc__.splitlines()[0], words)
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     records.write_table(out / ROWS, compute(arguments.seed, arguments.delta))
     rows = records.read_table(out / ROWS)
     records.write_summary(out, summarise(rows), command=commands.spelled(SCRIPT, arguments))
-    records.seal(out, (ROWS, records.SUMMARY))
+    records.write_table(out / PRICES, prices.compute(arguments.seed, arguments.delta))
+    records.seal(out, (ROWS, PRICES, records.SUMMARY))
     print("\n".join(markdown(rows)))
+    table = records.read_table(out / PRICES)
+    for question in dict.fromkeys(table["question"].tolist()):
+        print("", question, "", *prices.markdown(table, question), sep="\n")
 
 
 if __name__ == "__main__":

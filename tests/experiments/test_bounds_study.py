@@ -1,4 +1,4 @@
-"""The study of bounds of a mean: stored rows recompute, the README shows them, and betting has the value it claims."""
+"""The study of bounds and prices: stored rows recompute, README and docs show them, conclusions follow."""
 
 from __future__ import annotations
 
@@ -39,6 +39,42 @@ def test_bounds_study_rows_recompute(study, rows):
         kept = {key: value for key, value in stored.pick(rows, index).items() if key != "data"}
         made = {key: value.item() for key, value in stored.pick(again, index).items() if key != "data"}
         stored.check_same_row(kept, made, rtol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def table(study):
+    return study.records.read_table(stored.EXPERIMENTS / NAME / study.PRICES)
+
+
+@pytest.mark.slow
+def test_bounds_study_prices_recompute(study, table):
+    again = study.prices.compute(study.Arguments().seed, study.Arguments().delta)
+    for key in ("question", "certificate", "trials"):
+        assert list(again[key]) == list(table[key])
+    np.testing.assert_allclose(again["value"], table["value"], rtol=1e-12)
+
+
+def test_bounds_study_prices_stand_on_the_page(study, table):
+    page = (stored.ROOT / "docs" / "which-certificate.md").read_text(encoding="utf-8")
+    for question in dict.fromkeys(table["question"].tolist()):
+        lines = list(study.prices.markdown(table, question))
+        assert "\n".join(lines) in page
+
+
+def test_bounds_study_prices_show_what_the_page_concludes(table):
+    """Strata gain where layouts differ and lose where they are alike. A named disturbance costs less than any shift."""
+
+    def value(question: str, certificate: str, trials: int) -> float:
+        here = (table["question"] == question) & (table["trials"] == trials)
+        (found,) = table["value"][here & np.char.startswith(table["certificate"], certificate)]
+        return float(found)
+
+    for trials in (2048, 8192):
+        for strata in ("strata, cohort", "strata, law"):
+            assert value("layouts differ", strata, trials) > 1.4 * value("layouts differ", "count", trials)
+            assert value("layouts alike", strata, trials) < value("layouts alike", "count", trials)
+    for trials in (1024, 4096, 16384):
+        assert value("disturbance of size 1", "family", trials) > value("disturbance of size 1", "every shift", trials)
 
 
 def test_bounds_study_shows_what_the_readme_concludes(rows):
