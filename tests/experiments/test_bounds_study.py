@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import stored_studies as stored
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 NAME = "bounds"
 
@@ -59,6 +63,19 @@ def test_bounds_study_prices_stand_on_the_page(study, table):
     for question in dict.fromkeys(table["question"].tolist()):
         lines = list(study.prices.markdown(table, question))
         assert "\n".join(lines) in page
+
+
+def test_bounds_study_page_names_what_endless_trials_would_give(study):
+    """Oracle: the average of h_mu over the profile, and h_mu of its average, solved for one half."""
+    layouts = study.prices.PROFILES["differ"]
+
+    def average(mu: float) -> float:
+        return sum(share * float(norm.cdf(norm.ppf(chance) - mu)) for share, chance in layouts) - 0.5
+
+    strata = brentq(average, 0.0, 4.0)
+    count = float(norm.ppf(sum(share * chance for share, chance in layouts)))
+    page = (stored.ROOT / "docs" / "which-certificate.md").read_text(encoding="utf-8")
+    assert f"tends\nto {math.floor(100 * count) / 100}. Strata tend to {math.floor(100 * strata) / 100}." in page
 
 
 def test_bounds_study_prices_show_what_the_page_concludes(table):
