@@ -9,7 +9,19 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["count", "counts", "delta", "finite", "nonnegative", "open_unit", "positive", "probability", "real", "tally"]
+__all__ = [
+    "count",
+    "counts",
+    "delta",
+    "doubles",
+    "finite",
+    "nonnegative",
+    "open_unit",
+    "positive",
+    "probability",
+    "real",
+    "tally",
+]
 
 
 def real(name: str, value: object) -> float:
@@ -111,3 +123,22 @@ def counts(name: str, values: Sequence[int] | NDArray[np.int64], *, minimum_leng
     if not len(values) >= minimum_length:
         raise ValueError(f"`{name}` must hold at least {minimum_length} labels, got {len(values)}.")
     return tuple(count(f"{name}[{i}]", value) for i, value in enumerate(values))
+
+
+def doubles(name: str, values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return finite numbers as an array of doubles with one dimension. Refuse bools, strings and other kinds."""
+    if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise TypeError(f"`{name}` must be a sequence of numbers, got {values!r} of type {type(values).__name__}.")
+    if not isinstance(values, np.ndarray):
+        return np.array([finite(f"{name}[{i}]", value) for i, value in enumerate(values)], dtype=np.float64)
+    # A long double would be rounded, and a bool is no measurement.
+    if values.dtype.kind not in "fiu" or values.dtype.itemsize > 8:
+        raise TypeError(f"`{name}` must be an array of doubles, got {values.dtype}.")
+    if values.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension, got shape {values.shape}.")
+    table = values.astype(np.float64)
+    if not np.isfinite(table).all():
+        raise ValueError(f"`{name}` must be finite, got nan or infinity. Check the computation that produced it.")
+    if not (table == values).all():
+        raise ValueError(f"`{name}` must be exactly representable as doubles. Pass floats.")
+    return table

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from ccfs.certificates import checks
 from ccfs.certificates.validated import exact, lower_float, normal_cdf, normal_quantile, precision, upper_float
 
-__all__ = ["event_lower", "event_upper", "kl", "radius", "radius_upper", "renyi", "total_variation"]
+__all__ = [
+    "Divergences",
+    "chi_square",
+    "divergences",
+    "event_lower",
+    "event_upper",
+    "kl",
+    "radius",
+    "radius_upper",
+    "renyi",
+    "total_variation",
+]
 
 
 def event_lower(p: float, mu: float) -> float:
@@ -102,6 +114,62 @@ def renyi(mu: float, order: float) -> float:
     factor = checks.positive("order", order)
     with precision():
         return upper_float(exact(factor) * exact(shift) ** 2 / 2)
+
+
+def chi_square(mu: float) -> float:
+    """Return the greatest chi-square divergence of two laws at Gaussian distance `mu`: exp(mu^2) - 1, rounded up.
+
+    It is the variance of the likelihood ratio. The value is infinite when it exceeds every double.
+
+    Assumes and Raises: as `event_lower`.
+
+    >>> chi_square(0.0)
+    0.0
+    """
+    shift = checks.nonnegative("mu", mu)
+    if shift == 0.0:
+        return 0.0
+    if shift > 40.0:
+        return math.inf  # exp(1600) is above every double
+    with precision():
+        return upper_float((exact(shift) ** 2).expm1())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergences:
+    """How far a shift of size `mu` can move the law of the public trace, each number rounded up.
+
+    Theorem 14 (thm:adaptive-trajectory) bounds the probability of every event under every causal shift whose energy is
+    at most mu squared on every path. So telling the shifted law from the nominal one is at least as hard as telling two
+    normal laws apart whose means differ by mu. Every divergence that does not grow under post-processing is then at
+    most that of these two normal laws, in either order of the two laws.
+    """
+
+    mu: float
+    total_variation: float
+    kl: float
+    chi_square: float
+
+    def renyi(self, order: float) -> float:
+        """Return the greatest Renyi divergence of this order, rounded up."""
+        return math.inf if self.mu == math.inf else renyi(self.mu, order)
+
+
+def divergences(mu: float) -> Divergences:
+    """Return what Theorem 14 says about divergences at a shift of size `mu`, which may be infinite.
+
+    Assumes: as `event_lower`.
+
+    Raises:
+        TypeError: `mu` is not a real number.
+        ValueError: `mu` is negative or NaN.
+
+    >>> divergences(1.0).kl
+    0.5
+    """
+    if checks.real("mu", mu) == math.inf:
+        return Divergences(mu=math.inf, total_variation=1.0, kl=math.inf, chi_square=math.inf)
+    return Divergences(mu=float(mu), total_variation=total_variation(mu), kl=kl(mu), chi_square=chi_square(mu))
 
 
 def radius(lower_a: float, upper_b: float, sigma: float) -> float:

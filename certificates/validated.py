@@ -2,17 +2,23 @@
 
 A ball from Arb contains the exact value at every working precision. More bits only make it narrower. So a lack of
 precision can make a bound loose, but never unsound. SciPy's answers serve as starting points only.
+
+Long products are formed in doubles, because a ball per factor would take too long. There the proof is IEEE 754: each
+sum, difference, product or quotient is the exact one times a number between 1 - u and 1 + u, where u = 2^-53.
+`log_product` counts these roundings and returns a ball.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 
+import numpy as np
 from flint import arb, ctx, fmpq
+from numpy.typing import NDArray
 from scipy import special
 
 __all__ = [
@@ -20,6 +26,8 @@ __all__ = [
     "binomial_root",
     "binomial_upper_tail",
     "exact",
+    "log_product",
+    "log_sum",
     "lower_float",
     "normal_cdf",
     "normal_quantile",
@@ -88,6 +96,40 @@ def normal_cdf(x: arb) -> arb:
 def normal_quantile(p: arb) -> arb:
     """Enclose the standard normal quantile at `p`, inside (0, 1)."""
     return -arb(2).sqrt() * (2 * p).erfcinv()
+
+
+def log_product(factors: NDArray[np.float64], *, roundings: int) -> arb:
+    """Enclose the logarithm of a product of doubles in [2^-900, 2^900].
+
+    Mantissas are multiplied in a fixed order, so the ball is the same on every machine. A product of n of them has the
+    n - 1 roundings of its multiplications besides those of its factors.
+
+    Args:
+        factors: array [n]. Each entry is the exact factor, multiplied or divided by `roundings` numbers between 1 - u
+            and 1 + u, where u = 2^-53.
+        roundings: how often a factor was rounded.
+    """
+    if not len(factors):
+        return arb(0)
+    if not (factors.min() >= 2.0**-900 and factors.max() <= 2.0**900):
+        raise ArithmeticError("a factor is outside of [2^-900, 2^900]; no bound is issued")
+    mantissas, parts = np.frexp(factors)
+    exponent = int(parts.sum(dtype=np.int64))
+    while len(mantissas) > 1:
+        # A product of two mantissas is at least 1/4, so that nothing underflows.
+        half = len(mantissas) // 2
+        paired = mantissas[:half] * mantissas[half : 2 * half]
+        mantissas, parts = np.frexp(np.concatenate([paired, mantissas[2 * half :]]))
+        exponent += int(parts.sum(dtype=np.int64))
+    # One rounding changes the logarithm by at most u / (1 - u) < 2 u.
+    error = arb(len(factors) * (roundings + 1)) * arb(2) ** -52
+    return arb(float(mantissas[0])).log() + exponent * arb.const_log2() + (-error).union(error)
+
+
+def log_sum(terms: Sequence[arb]) -> arb:
+    """Enclose log(sum of exp(term))."""
+    top = max(terms, key=lambda term: float(term.mid()))
+    return top + sum(((term - top).exp() for term in terms), arb(0)).log()
 
 
 def binomial_upper_tail(successes: int, trials: int, p: arb) -> arb:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import mpmath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfs.certificates.gaussian import event_lower, event_upper, kl, radius, radius_upper, renyi, total_variation
+from ccfs.certificates.gaussian import (
+    chi_square,
+    divergences,
+    event_lower,
+    event_upper,
+    kl,
+    radius,
+    radius_upper,
+    renyi,
+    total_variation,
+)
 
 PROBABILITIES = st.floats(1e-12, 1 - 1e-12)
 SHIFTS = st.floats(0.0, 12.0)
@@ -70,6 +81,90 @@ def test_divergences_are_just_above_the_truth(mu: float, order: float) -> None:
     with mpmath.workdps(60):
         assert is_just_below(-renyi(mu, order), -mpmath.mpf(order) * mpmath.mpf(mu) ** 2 / 2)
     assert kl(mu) == renyi(mu, 1.0)
+
+
+@given(st.floats(1e-6, 26.0))
+def test_chi_square_is_just_above_the_truth(mu: float) -> None:
+    with mpmath.workdps(60):
+        assert is_just_below(-chi_square(mu), -mpmath.expm1(mpmath.mpf(mu) ** 2))
+
+
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.5])
+def test_divergences_are_those_of_two_normal_laws(mu: float) -> None:
+    """Oracle: the integrals of their definitions, by mpmath's quadrature at 20 digits."""
+    found = divergences(mu)
+    with mpmath.workdps(20):
+        shift = mpmath.mpf(mu)
+
+        def ratio(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.exp(shift * x - shift**2 / 2)
+
+        def mean(function) -> mpmath.mpf:
+            return mpmath.quad(lambda x: function(x) * mpmath.npdf(x), [-20, -3, 0, shift / 2, 3, 20])
+
+        assert found.total_variation == pytest.approx(float(mean(lambda x: abs(ratio(x) - 1) / 2)), rel=1e-12)
+        assert found.kl == pytest.approx(float(mean(lambda x: ratio(x) * mpmath.log(ratio(x)))), rel=1e-12)
+        assert found.chi_square == pytest.approx(float(mean(lambda x: (ratio(x) - 1) ** 2)), rel=1e-12)
+        for order in (0.5, 2.0, 3.0):
+            exact = mpmath.log(mean(lambda x, order=order: ratio(x) ** order)) / (order - 1)
+            assert found.renyi(order) == pytest.approx(float(exact), rel=1e-12)
+
+
+@given(st.floats(0.1, 3.0), st.floats(0.0, 1.0), st.lists(st.floats(-2.0, 2.0), min_size=3, max_size=3))
+def test_divergences_bound_an_adaptive_shift_exactly(mu: float, share: float, edges: list[float]) -> None:
+    """Two steps whose signs are public. The second shift follows the first sign, and the energy is mu^2 on each path.
+
+    The four traces have closed probabilities, so every divergence of the two laws is exact up to doubles.
+    """
+    first = mu * math.sqrt(share)
+    second = mu * math.sqrt(1.0 - share)
+    nominal, shifted = [], []
+    for sign in (-1, 1):
+        for after in (-1, 1):
+            edge = edges[0] if sign < 0 else edges[1]
+            # After a negative sign the second shift goes up, after a positive one down.
+            move = second if sign < 0 else -second
+            nominal.append(_side(edges[2], sign) * _side(edge, after))
+            shifted.append(_side(edges[2] - first, sign) * _side(edge - move, after))
+    found = divergences(mu)
+    for p, q in ((nominal, shifted), (shifted, nominal)):
+        pairs = list(zip(p, q, strict=True))
+        assert sum(abs(a - b) for a, b in pairs) / 2 <= found.total_variation + 1e-12
+        assert sum(a * math.log(a / b) for a, b in pairs) <= found.kl + 1e-12
+        assert sum(a * a / b for a, b in pairs) - 1 <= found.chi_square * (1 + 1e-12) + 1e-12
+        for order in (0.5, 2.0, 4.0):
+            exact = math.log(sum(a**order * b ** (1 - order) for a, b in pairs)) / (order - 1)
+            assert exact <= found.renyi(order) + 1e-11
+
+
+def _side(edge: float, sign: int) -> float:
+    """P(Z > edge) for a positive sign, P(Z <= edge) for a negative one."""
+    return 0.5 * math.erfc(sign * edge / math.sqrt(2.0))
+
+
+def test_divergences_are_nearly_reached_by_a_fine_discretisation() -> None:
+    """A shift by mu in one step, seen through 400 bins, loses almost nothing. So the bounds are not loose."""
+    edges = [-8.0 + 0.04 * i for i in range(401)]
+
+    def bins(mean: float) -> list[float]:
+        below = [0.5 * math.erfc((mean - edge) / math.sqrt(2.0)) for edge in edges]
+        return [b - a for a, b in pairwise(below)]
+
+    pairs = list(zip(bins(1.0), bins(0.0), strict=True))
+    found = divergences(1.0)
+    assert 0.999 < sum(abs(a - b) for a, b in pairs) / 2 / found.total_variation <= 1.0
+    assert 0.999 < sum(a * math.log(a / b) for a, b in pairs) / found.kl <= 1.0
+    assert 0.998 < (sum(a * a / b for a, b in pairs) - 1) / found.chi_square <= 1.0
+
+
+def test_divergences_of_no_shift_and_of_any_shift() -> None:
+    none, every = divergences(0.0), divergences(math.inf)
+    assert (none.total_variation, none.kl, none.chi_square, none.renyi(2.0)) == (0.0, 0.0, 0.0, 0.0)
+    assert (every.total_variation, every.kl, every.chi_square, every.renyi(2.0)) == (1.0, *[math.inf] * 3)
+    assert chi_square(1e9) == math.inf
+    for value, message in ((math.nan, "got nan"), (-1.0, "at least 0"), (-math.inf, "must be finite")):
+        with pytest.raises(ValueError, match=message):
+            divergences(value)
 
 
 @pytest.mark.slow

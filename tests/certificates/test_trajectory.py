@@ -18,7 +18,7 @@ from scipy.stats import norm
 from ccfs.certificates.binomial import anytime_lower, clopper_pearson_lower, cohort_lower, hoeffding_lower
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import decode_float, encode_float
-from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.gaussian import divergences, event_lower
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
 from ccfs.certificates.trajectory import (
     PREMISES,
@@ -598,3 +598,11 @@ def test_certificate_of_stages_refuses_any_changed_entry(path, value) -> None:
 def test_stages_of_a_certificate_refuse(call, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_certificate_carries_its_divergences() -> None:
+    proof = certify_event(256, 256, delta=0.001, family=6, target=0.9, schedule=ONE, bound="cohort")
+    assert proof.mu is not None
+    assert proof.divergences == divergences(proof.mu)
+    nothing = certify_event(3, 256, delta=0.001, family=6, target=0.9, schedule=ONE, bound="cohort")
+    assert nothing.divergences is None

@@ -6,6 +6,8 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
+import mpmath
+import numpy as np
 import pytest
 from flint import arb, ctx, fmpq
 from hypothesis import given
@@ -19,6 +21,8 @@ from ccfs.certificates.validated import (
     binomial_root,
     binomial_upper_tail,
     exact,
+    log_product,
+    log_sum,
     lower_float,
     normal_cdf,
     normal_quantile,
@@ -127,3 +131,32 @@ def test_newton_issues_nothing_that_is_not_contained() -> None:
         assert root.contains(exact(0.5))
         with pytest.raises(ArithmeticError, match="no bound is issued"):
             validated._newton(lambda p: p.exp(), lambda p: p.exp(), 0.5)
+
+
+@given(st.lists(st.floats(1e-200, 1e200), max_size=200), st.integers(0, 5))
+def test_log_product_contains_the_exact_logarithm(factors: list[float], roundings: int) -> None:
+    """Oracle: mpmath at 60 digits."""
+    with precision():
+        ball = log_product(np.array(factors), roundings=roundings)
+        low, high = lower_float(ball), upper_float(ball)
+    with mpmath.workdps(60):
+        truth = sum((mpmath.log(mpmath.mpf(factor)) for factor in factors), mpmath.mpf(0))
+        assert low <= truth <= high
+    # One double of slack for each end, besides the roundings that are counted.
+    size = max(abs(low), abs(high), 1e-300)
+    assert high - low <= (roundings + 1) * len(factors) * 2.0**-50 + size * 2.0**-50
+
+
+def test_log_product_counts_the_roundings_of_its_factors() -> None:
+    """Thirds are not doubles: the ball must reach the logarithm of the exact product of exact thirds."""
+    factors = np.full(1001, 1.0) / 3.0
+    with precision():
+        assert log_product(factors, roundings=1).contains(1001 * (arb(1) / 3).log())
+        assert log_product(factors[:0], roundings=1) == 0
+        assert log_sum([arb(1), arb(-400)]).overlaps((arb(1).exp() + arb(-400).exp()).log())
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, math.nan, math.inf, 1e-290, 1e290])
+def test_log_product_refuses_factors_that_could_underflow(factor: float) -> None:
+    with pytest.raises(ArithmeticError, match="no bound is issued"):
+        log_product(np.array([1.0, factor]), roundings=0)
