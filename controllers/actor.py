@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ccfs.files.atomic import write_atomically
+from ccfs.files.reading import read_arrays
 
 __all__ = ["ACTIVATIONS", "FORMAT", "GRID", "FrozenNormalizer", "NumpyActor", "answered", "on_grid", "single_precision"]
 
@@ -146,8 +147,7 @@ class NumpyActor:
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> NumpyActor:
         """Read an .npz file written by `save`. Pickled objects are refused, so reading runs no code of the file."""
-        with np.load(path, allow_pickle=False) as file:
-            content = {name: file[name] for name in file.files}
+        content = read_arrays(Path(path) if isinstance(path, (str, os.PathLike)) else path.read(), "The file")
         found = str(content.pop("format", "none"))
         if found != FORMAT:
             raise ValueError(f"The file must have format {FORMAT!r}, got {found!r}. Export it again with this version.")

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Final
 
 from ccfs.controllers.actor import NumpyActor
 from ccfs.files.atomic import write_atomically
+from ccfs.files.reading import RefusedFileError, read_bytes, read_json, read_text
+from ccfs.files.terminal import printable
 
 __all__ = ["FORMAT", "Card", "ZooEntry", "ZooError", "actor", "load", "names", "write"]
 
@@ -31,7 +34,12 @@ def _is_count(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    """Return whether a value is one line of text that shows all its characters, because people read cards."""
+    return isinstance(value, str) and printable(value) == value
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value, re.ASCII) is not None
 
 
 def _is_range(value: object) -> bool:
@@ -48,7 +56,8 @@ def _is_sha256(value: object) -> bool:
 
 _LISTS = ("training_reset_seeds", "versions")
 _KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
-    **dict.fromkeys(("name", "algorithm", "environment", "command"), (_is_text, "a string")),
+    "name": (_is_name, "a name of letters, digits, `.`, `_`, `-`, at most 80"),
+    **dict.fromkeys(("algorithm", "environment", "command"), (_is_text, "a line of text")),
     **dict.fromkeys(("seed", "steps"), (_is_count, "a whole number, at least 0")),
     **dict.fromkeys(("config", "curve"), (lambda value: isinstance(value, Mapping), "a dictionary")),
     "training_reset_seeds": (_is_range, "a first and a last seed"),
@@ -98,9 +107,9 @@ class Card:
     def from_json(cls, text: str) -> Card:
         """Inverse of `as_json`; another format or other keys are refused."""
         try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise ZooError(f"A card must be JSON, got {error}.") from error
+            values = read_json(text.encode(), "a card")
+        except RefusedFileError as error:
+            raise ZooError(f"A card must be JSON, got {error}") from error
         if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
             raise ZooError(f"A card must have format {FORMAT!r}.")
         expected = {field.name for field in fields(cls)}
@@ -132,12 +141,18 @@ def load(name_or_folder: str | os.PathLike[str]) -> ZooEntry:
     folder = _SHIPPED / str(name_or_folder) if shipped else Path(name_or_folder)
     if not (folder / "card.json").is_file():
         raise ZooError(f"No controller {str(name_or_folder)!r}: neither a folder with a card nor one of {names()}.")
-    card = Card.from_json((folder / "card.json").read_text(encoding="utf-8"))
-    written = (folder / "actor.npz").read_bytes()
+    try:
+        card = Card.from_json(read_text(folder / "card.json"))
+        written = read_bytes(folder / "actor.npz")
+    except RefusedFileError as error:
+        raise ZooError(str(error)) from None
     found = hashlib.sha256(written).hexdigest()
     if found != card.actor_sha256:
         raise ZooError(f"{folder.name}: actor.npz has SHA-256 {found}, its card says {card.actor_sha256}.")
-    actor = NumpyActor.load(io.BytesIO(written))
+    try:
+        actor = NumpyActor.load(io.BytesIO(written))
+    except (TypeError, ValueError) as error:
+        raise ZooError(f"{folder.name}: actor.npz is no actor: {error}") from error
     if actor.digest != card.digest:
         raise ZooError(f"{folder.name}: the actor's digest is {actor.digest}, its card says {card.digest}.")
     return ZooEntry(actor=actor, card=card)

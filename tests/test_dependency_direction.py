@@ -34,6 +34,7 @@ IMPORTERS = {
     "ccfs/images/torch.py",
     "ccfs/report/drawings.py",
     "ccfs/runs/build.py",
+    "ccfs/runs/confined.py",
     "envs/safety/compat.py",
 }
 PACKAGED = ("ccfs", *SIBLINGS)

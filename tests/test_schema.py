@@ -223,7 +223,7 @@ def test_reader_refuses_what_is_no_object_repeats_a_key_or_was_reordered(finishe
         (b"{", "must be a JSON document"),
         (b"\xff", "must be a JSON document"),
         (b'{"a":' * 5000, "must be a JSON document"),
-        (content[:-2] + b',"digest":"' + b"0" * 64 + b'"}\n', "repeats an entry"),
+        (content[:-2] + b',"digest":"' + b"0" * 64 + b'"}\n', "repeats a key"),
     ):
         with pytest.raises(DocumentError, match=words):
             Manifest.from_bytes(broken, where="m")

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from ccfs.attacks.ledger import EnergyLedger, attacked_stages
 from ccfs.certificates.schedule import NamedSigma, Schedule, Stage
-from ccfs.files.digests import file_digest
 from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
+from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch, Journal
 from ccfs.runs.build import attack_limit
@@ -57,7 +57,7 @@ def batch_faults(
     if missing:
         yield from (f"{name}: is missing." for name in missing)
         return
-    digests = {name: file_digest(store.path(name)) for name in batch.files}
+    digests = {name: store.digest(name) for name in batch.files}
     try:
         journal = Journal.from_bytes(store.read(batch.journal), where=batch.journal)
     except DocumentError as error:
@@ -68,10 +68,11 @@ def batch_faults(
     kinds = {batch.traces: StepRow, batch.trajectories: TrajectoryRow, batch.private: ShiftRow}
     tables: dict[str, pa.Table] = {}
     for name in batch.files:
+        most = len(batch.trials) * (1 if name == batch.trajectories else protocol.horizon)
         try:
-            tables[name] = read_parquet(store.read(name))
-        except (OSError, pa.ArrowException) as error:
-            yield f"{name}: cannot be read: {error}"
+            tables[name] = read_parquet(store.read(name), most=most, where=name)
+        except RefusedFileError as error:
+            yield str(error)
             return
     try:
         widths = widths_of(tables[batch.traces])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,13 +12,16 @@ from typing import Literal
 from pydantic import Field
 
 from ccfs.audit.batch import batch_faults, has_names
+from ccfs.audit.replay import NoReplayError, replay_faults
 from ccfs.certificates.schedule import Schedule
 from ccfs.files.documents import Document, DocumentError
-from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.files.reading import RefusedFileError, entries
+from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
-from ccfs.runs.build import build_arm, build_controller, event_references
 from ccfs.runs.counting import is_enough, recorded_events, successes
+from ccfs.runs.host import ChildHost, Host, HostError, host_of
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.provenance import (
     PROVENANCE,
@@ -28,8 +32,8 @@ from ccfs.runs.provenance import (
     packages,
     trial_targets,
 )
-from ccfs.runs.reader import replay_faults
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import RunError, Store, Trust
+from ccfs.runs.trust import foreign_parts, places_of, shipped_events
 
 __all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines"]
 
@@ -38,13 +42,19 @@ _SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
 
 
 class AuditReport(Document):
-    """What an audit found. A run without faults is clean."""
+    """What an audit found. A run without faults is clean as far as it was checked."""
 
     format: Literal["ccfs/audit/1"] = Field(default="ccfs/audit/1", description="Kind and version of this document.")
     protocol: str = Field(default="", description="Hash of the protocol, empty if it could not be read.")
     faults: tuple[str, ...] = Field(description="What is wrong, one sentence each. Empty for a clean run.")
+    unchecked: tuple[str, ...] = Field(
+        default=(), description="What was not checked, because it would run code that the run names."
+    )
+    would_run: tuple[str, ...] = Field(
+        default=(), description="That code: place in the protocol, name, arguments and digest. `--trust` runs it."
+    )
     notes: tuple[str, ...] = Field(
-        default=(), description="What differs here from where the run was made, or was not checked. No fault."
+        default=(), description="What differs here from where the run was made, and is no fault."
     )
     files: int = Field(default=0, ge=0, description="Number of files of the run.")
     trajectories: int = Field(default=0, ge=0, description="Number of trajectories of the run.")
@@ -52,13 +62,14 @@ class AuditReport(Document):
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether nothing is wrong in what was checked."""
         return not self.faults
 
 
 @dataclass(slots=True)
 class _Findings:
     faults: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     batches: list[tuple[Arm, AttackSpec | None, Batch]] = field(default_factory=list)
 
@@ -70,59 +81,99 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     would not be about what was recorded. A run without a manifest has a fault, but its journalled batches are still
     checked.
 
-    Replaying runs the code that the protocol names. Audit a stranger's run with `replay=0` until you have read its
-    protocol. That runs none of the code, and the notes say what could not be checked.
+    Code that the run names does not run unless the run is trusted (`Store.trust`). What could not be checked is said.
+    Trials are replayed in a child process that is confined. In a run that this process made itself, they are replayed
+    here.
 
     Args:
         store: the run.
         replay: how many trials to replay, spread evenly over the run. None replays all.
         expected: the hash of the protocol that the run must have. None accepts any protocol.
     """
+    if replay is not None and not replay >= 0:
+        raise ValueError(f"`replay` must be at least 0, got {replay}.")
+    faults = list(_kind_faults(store))
+    if faults:
+        return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = list(_kind_faults(store)) or [*_lock_faults(store), *manifest_faults(store)]
+    faults = [*_lock_faults(store), *manifest_faults(store)]
     if faults:
         return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
     try:
         protocol = store.protocol()
     except (RuntimeError, ValueError) as error:
         return AuditReport(faults=(f"protocol.json: {error}",), files=files)
-    found, runs_code = _Findings(), replay != 0
+    found = _Findings()
     if store.read("protocol.json") != protocol.canonical.encode() + b"\n":
         found.faults.append("protocol.json: must be the canonical text of its protocol.")
     if expected is not None and protocol.hash != expected:
         found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
-    _compare_provenance(store, protocol, found, runs_code=runs_code)
-    can_count = runs_code or not event_references(protocol)
-    if not can_count:
-        found.notes.append(
-            "events are counted by code that the protocol names, so nothing was counted again. Use --replay."
-        )
+    recorded = _compare_provenance(store, protocol, found)
+    foreign = foreign_parts(protocol)
+    is_trusted = store.trust is not Trust.NONE
+    barred = () if is_trusted else tuple(part.place for part in foreign)
+    counted = protocol.events if is_trusted else shipped_events(protocol)
+    if len(counted) < len(protocol.events):
+        left = ", ".join(spec.name for spec in protocol.events if spec not in counted)
+        found.unchecked.append(f"whether the counts of the events {left} follow from the traces.")
     for arm in protocol.arms:
-        _check_arm(store, protocol, arm, found, can_count=can_count, runs_code=runs_code)
+        can_ask = not (replay == 0 or set(places_of(protocol, next(plan(protocol, arm, None)))) & set(barred))
+        _check_arm(store, protocol, arm, found, can_count=counted == protocol.events, can_ask=can_ask)
     found.faults += _stray_files(store, protocol, found)
-    if not found.faults and can_count:
-        _check_certificates(store, protocol, found)
+    if not found.faults:
+        _check_certificates(store, protocol, counted, found)
     if store.exists("report.html"):
         found.notes.append("report.html: only its hash was checked. `ccfs report` writes the page again from the run.")
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
-    chosen = trials if replay is None else _spread(trials, replay)
-    if not found.faults:
-        found.faults += replay_faults(store, protocol, chosen)
+    free = [item for item in trials if not set(barred) & set(places_of(protocol, item[0]))]
+    chosen = free if replay is None else _spread(free, replay)
+    replayed = 0
+    if not found.faults and chosen:
+        replayed = _replay(store, protocol, chosen, recorded, barred, found)
+    if len(free) < len(trials) and replay != 0:
+        found.unchecked.append(f"whether {len(trials) - len(free)} of {len(trials)} trajectories replay.")
     return AuditReport(
         faults=tuple(found.faults),
+        unchecked=tuple(found.unchecked),
+        would_run=tuple(map(str, foreign)),
         notes=tuple(found.notes),
         protocol=protocol.hash,
         files=files,
         trajectories=len(trials),
-        replayed=0 if found.faults else len(chosen),
+        replayed=replayed,
     )
+
+
+def _replay(
+    store: Store,
+    protocol: Protocol,
+    chosen: list[tuple[Batch, int]],
+    recorded: object,
+    barred: tuple[str, ...],
+    found: _Findings,
+) -> int:
+    """Replay trials, collect what is found, and return how many were replayed without a fault."""
+    host = host_of(store, protocol)
+    if isinstance(host, ChildHost) and host.free and foreign_parts(protocol):
+        found.notes.append(f"the code of the run was not kept from {', '.join(host.free)} on this machine.")
+    _compare_controllers(host, protocol, recorded, barred, found)
+    if not found.faults:
+        try:
+            found.faults += replay_faults(store, protocol, host, chosen)
+        except NoReplayError as error:
+            found.unchecked.append(f"whether {len(chosen)} trajectories replay: {error}")
+            return 0
+    return 0 if found.faults else len(chosen)
 
 
 def _kind_faults(store: Store) -> Iterator[str]:
     """Yield a fault for each link, which may show another file tomorrow, and for anything that is no plain file."""
-    for path in sorted(store.root.rglob("*")):
-        if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            yield f"{path.relative_to(store.root).as_posix()}: must be a plain file or folder."
+    try:
+        for name, status in entries(store.root):
+            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+                yield f"{name}: must be a plain file or folder."
+    except RefusedFileError as error:
+        yield str(error)
 
 
 def _lock_faults(store: Store) -> Iterator[str]:
@@ -133,7 +184,7 @@ def _lock_faults(store: Store) -> Iterator[str]:
 
 def _faults_without_manifest(store: Store) -> Iterator[str]:
     """Yield the faults of the journalled batches of a run without a manifest. Other batches may not have run yet."""
-    if store.exists(MANIFEST) or any(_kind_faults(store)):
+    if store.exists(MANIFEST):
         return
     try:
         protocol = store.protocol()
@@ -147,22 +198,22 @@ def _faults_without_manifest(store: Store) -> Iterator[str]:
                     yield from _batch_faults(store, protocol, arm, attack, batch, arm.schedule.plan)
 
 
-def _compare_provenance(store: Store, protocol: Protocol, found: _Findings, *, runs_code: bool) -> None:
+def _compare_provenance(store: Store, protocol: Protocol, found: _Findings) -> object:
+    """Compare code and packages with the recorded ones, and return the recorded digests of the controllers."""
     try:
         recorded = Provenance.from_bytes(store.read(PROVENANCE), where=PROVENANCE).model_dump()
     except (RunError, DocumentError) as error:
         found.faults.append(str(error))
-        return
+        return None
     if recorded.get("protocol") != protocol.hash:
         found.faults.append(f"{PROVENANCE}: belongs to another protocol.")
-        return
+        return None
     for event, what in changed_events(protocol, recorded):
         found.faults.append(f"{PROVENANCE}: the event {event!r} is not the one of the run: {what}.")
     _compare_code(protocol, recorded.get("code"), found)
     for name, before, now in differences(recorded.get("packages"), packages()):
         found.notes.append(f"packages {name}: {before} when the run was made, {now} here.")
-    if runs_code:
-        _compare_controllers(protocol, recorded.get("controllers"), found)
+    return recorded.get("controllers")
 
 
 def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> None:
@@ -176,30 +227,32 @@ def _compare_code(protocol: Protocol, recorded: object, found: _Findings) -> Non
             )
 
 
-def _compare_controllers(protocol: Protocol, recorded: object, found: _Findings) -> None:
+def _compare_controllers(
+    host: Host, protocol: Protocol, recorded: object, barred: tuple[str, ...], found: _Findings
+) -> None:
     """Name changed controllers as faults. A replay with another one proves nothing about the recorded one."""
+    names = [part.name for part in protocol.controllers if f"controllers.{part.name}" not in barred]
     try:
-        digests = {arm.controller.name: build_controller(protocol, arm).digest for arm in protocol.arms}
-    except ValueError as error:
+        digests = host.controllers(names)
+    except (HostError, ValueError) as error:
         found.notes.append(f"what the protocol names cannot be made here: {error}")
         return
-    for name, before, now in differences(recorded, digests):
+    kept = recorded if isinstance(recorded, dict) else {}
+    for name, before, now in differences({key: kept.get(key) for key in names}, digests):
         found.faults.append(f"{PROVENANCE}: controllers {name}: {before} when the run was made, {now} here.")
 
 
-def _schedule(protocol: Protocol, arm: Arm, found: _Findings, *, runs_code: bool) -> Schedule:
+def _schedule(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_ask: bool) -> Schedule:
     """Return the schedule of an arm. Names of slices are replaced by numbers if the environment may be asked."""
     schedule = arm.schedule.plan
     if not (protocol.attacks and any(has_names(schedule, stage) for stage in schedule.stages)):
         return schedule
-    if runs_code:
+    if can_ask:
         try:
-            wrapped, _ = build_arm(protocol, arm, None)
-        except ValueError as error:
+            return host_of(store, protocol).schedule(arm)
+        except (HostError, ValueError) as error:
             found.notes.append(f"what the protocol names cannot be made here: {error}")
             return schedule
-        wrapped.close()
-        return wrapped.resolved
     found.notes.append(
         f"schedule {arm.schedule.name}: only the environment knows where the named slices are, so energies of sensor "
         "shifts were not charged again. Use --replay."
@@ -207,9 +260,7 @@ def _schedule(protocol: Protocol, arm: Arm, found: _Findings, *, runs_code: bool
     return schedule
 
 
-def _check_arm(
-    store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool, runs_code: bool
-) -> None:
+def _check_arm(store: Store, protocol: Protocol, arm: Arm, found: _Findings, *, can_count: bool, can_ask: bool) -> None:
     """Check the batches of an arm and of its attacks, and where an anytime run stopped."""
     planned = list(plan(protocol, arm, None))
     finished = [batch for batch in planned if store.exists(batch.journal)]
@@ -220,7 +271,7 @@ def _check_arm(
         found.faults.append(f"{planned[len(finished)].journal}: is missing.")
         return
     trials = sum(len(batch.trials) for batch in finished)
-    schedule = _schedule(protocol, arm, found, runs_code=runs_code)
+    schedule = _schedule(store, protocol, arm, found, can_ask=can_ask)
     for attack in (None, *protocol.attacks):
         for batch in plan(protocol, arm, attack, trials):
             found.faults += _batch_faults(store, protocol, arm, attack, batch, schedule)
@@ -229,6 +280,8 @@ def _check_arm(
         is_whole = len(finished) == len(planned)
         try:
             found.faults += _stopping_faults(store, protocol, arm, finished, is_whole=is_whole)
+        except HostError as error:
+            found.unchecked.append(f"where the run of {arm.name} stopped: {error}")
         except (RuntimeError, ValueError) as error:
             found.faults.append(f"batches/{arm.name}/nominal: cannot be counted: {error}")
 
@@ -269,9 +322,13 @@ def _stopping_faults(
             return
 
 
-def _check_certificates(store: Store, protocol: Protocol, found: _Findings) -> None:
+def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSpec, ...], found: _Findings) -> None:
+    """Derive the certificates of the events that may be counted. The others must at least follow from their counts."""
     try:
-        expected = dict(derive(store, protocol))
+        expected = {name: made.to_bytes() for name, made in derive(store, protocol, counted)} if counted else {}
+    except HostError as error:
+        found.unchecked.append(f"whether the counts follow from the traces: {error}")
+        return
     except (RuntimeError, ValueError) as error:
         found.faults.append(f"certificates: cannot be rederived: {error}")
         return
@@ -280,13 +337,24 @@ def _check_certificates(store: Store, protocol: Protocol, found: _Findings) -> N
         found.notes.append("the run has not been certified.")
         return
     for name in sorted(stored | set(expected)):
-        if name not in expected or name not in stored or expected[name].to_bytes() != store.read(name):
+        if name in expected and (name not in stored or expected[name] != store.read(name)):
             found.faults.append(f"{name}: is not what the traces give.")
+        elif name not in expected:
+            try:
+                quoted = RunCertificate.from_bytes(store.read(name), where=name)
+            except DocumentError as error:
+                found.faults.append(str(error))
+                continue
+            if (quoted.protocol, certificate_path(quoted)) != (protocol.hash, name):
+                found.faults.append(f"{name}: is the certificate of another claim.")
+
+
+def certificate_path(document: RunCertificate) -> str:
+    """Return the file where a certificate belongs."""
+    return f"certificates/{document.arm}/{document.event}.json"
 
 
 def _spread(trials: list[tuple[Batch, int]], count: int) -> list[tuple[Batch, int]]:
-    if not count >= 0:
-        raise ValueError(f"`replay` must be at least 0, got {count}.")
     number = min(count, len(trials))
     return [trials[i * len(trials) // number] for i in range(number)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, cast
@@ -13,6 +14,7 @@ from typer.core import TyperGroup
 from ccfs import __version__
 from ccfs.cli import image, run, show, train
 from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
+from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
 _IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
@@ -37,7 +39,7 @@ app = typer.Typer(
     name="ccfs",
     cls=_Commands,
     help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
-    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 3 not everything was checked, 130 interrupted.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
@@ -57,8 +59,13 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def main(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    factor: float = typer.Option(
+        1.0, "--limits", envvar=FACTOR, help="Read files that are so many times larger than usual (docs/formats.md)."
+    ),
 ) -> None:
     """Hold the options that stand before a subcommand."""
+    os.environ[FACTOR] = f"{factor:g}"  # so that child processes have the same limits
+    limits()  # refuses a factor that is none
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters gets a question mark, not a crash

@@ -11,10 +11,12 @@ import typer
 from ccfs.cli.shared import (
     BAD_INPUT,
     DOES_NOT_HOLD,
+    NOT_CHECKED,
     JsonOption,
     ModulesOption,
     OutputOption,
     RunArgument,
+    TrustOption,
     WorkersOption,
     engine_for,
     exit_unless,
@@ -55,6 +57,7 @@ def run(
     """
     from ccfs.protocol.model import load_protocol
     from ccfs.runs.build import foreign_targets
+    from ccfs.runs.trust import foreign_parts
 
     made = load_protocol(protocol)
     if seeds is not None:
@@ -65,6 +68,7 @@ def run(
     store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
+    where += " --trust" if foreign_parts(made) else ""
     echo(f"Next: ccfs report {place}, ccfs audit {place}{where}")
     exit_unless(is_certified)
 
@@ -91,14 +95,15 @@ def demo(
 
 
 @app.command(rich_help_panel=_PANEL)
-def certify(run: RunArgument, modules: ModulesOption = None) -> None:
+def certify(run: RunArgument, modules: ModulesOption = None, trust: TrustOption = False) -> None:
     """Count the events of a finished run and write its certificates.
 
-    `ccfs run` does this at its end. Exit code 1: a claim is not certified.
+    `ccfs run` does this at its end. An event of your own is code that the run names, and needs --trust here. Exit code
+    1: a claim is not certified.
     """
     from ccfs.results.certify import certify as certify_store
 
-    store = open_run(run, modules)
+    store = open_run(run, modules, trust=trust)
     documents = certify_store(store)
     _print_certificates(store, documents)
     exit_unless(all(document.trajectory.is_certified for document in documents))
@@ -111,44 +116,38 @@ def verify(
         Path | None, typer.Option(help="Folder of the run. With it, the counts are counted again from the traces.")
     ] = None,
     modules: ModulesOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute the numbers of a certificate.
+    """Recompute the numbers of a certificate, and say what was only quoted from the file.
 
     Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
     """
     from ccfs.certificates.trajectory import CertificateError
     from ccfs.results.certificate import NotACertificateError
-    from ccfs.results.verify import Verification, refuse_no_file
+    from ccfs.results.verify import refuse_no_file, refused, verification
     from ccfs.results.verify import verify as verify_file
 
     refuse_no_file(certificate)
-    is_recounted = run is not None
     try:
-        document = verify_file(certificate, None if run is None else open_run(run, modules))
+        document = verify_file(certificate, None if run is None else open_run(run, modules, trust=trust))
     except NotACertificateError as error:
         fail(error, BAD_INPUT)
     except CertificateError as error:
         if as_json:
-            refusal = Verification(
-                holds=False, is_recounted=is_recounted, reason=str(error), sentence=None, premises=()
-            )
-            echo(refusal.to_bytes().decode().rstrip())
+            echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
         fail(error, DOES_NOT_HOLD)
+    made = verification(document, is_recounted=run is not None)
     if as_json:
-        made = Verification(
-            holds=True,
-            is_recounted=is_recounted,
-            reason=None,
-            sentence=document.sentence,
-            premises=document.premises,
-        )
         echo(made.to_bytes().decode().rstrip())
         return
-    echo(document.sentence)
-    echo("Premises:")
-    for premise in document.premises:
-        echo(f"- {premise}")
+    echo(f"The certificate says: {document.sentence}")
+    for title, lines in (
+        ("Recomputed here:", made.recomputed),
+        ("Only quoted, and written by whoever wrote the file:", made.quoted),
+        ("Premises:", made.premises),
+    ):
+        echo(title, *(f"- {line}" for line in lines))
     echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
 
 
@@ -158,12 +157,14 @@ def audit(
     replay: Annotated[str, typer.Option(help="How many trials to replay: a number, or all.")] = "all",
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
     modules: ModulesOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a run without trusting it, and name every fault.
 
-    Every file is hashed, every number is derived and trials are replayed. Replaying runs the code that the run's
-    protocol names. Use --replay 0 on a stranger's run until you have read it. Exit code 1: there is a fault.
+    Every file is hashed, every number is derived and trials are replayed. Code that the run names does not run without
+    --trust. The audit lists that code and says what it could not check. Exit code 1: there is a fault. Exit code 3:
+    there is none, but something that was asked for was not checked.
     """
     from ccfs.audit.run import audit as audit_store
     from ccfs.audit.run import fault_lines
@@ -171,10 +172,12 @@ def audit(
     if replay != "all" and not replay.isdigit():
         raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
     count = None if replay == "all" else int(replay)
-    report = audit_store(open_run(run, modules), replay=count, expected=expect_protocol)
+    report = audit_store(open_run(run, modules, trust=trust), replay=count, expected=expect_protocol)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
         exit_unless(report.is_clean)
+        if report.unchecked:
+            raise typer.Exit(NOT_CHECKED)
         return
     if report.protocol:
         echo(f"Protocol: {report.protocol}")
@@ -184,10 +187,18 @@ def audit(
         echo(f"FAULT {fault}", err=True)
     if not report.is_clean:
         fail(f"{run}: {len(report.faults)} fault(s).", DOES_NOT_HOLD)
+    for what in report.unchecked:
+        echo(f"NOT CHECKED: {what}")
+    if report.unchecked and not trust:
+        echo(*(f"would run {part}" for part in report.would_run))
+        echo("Read that code, then use --trust.")
+    verdict = "no fault in what was checked" if report.unchecked else "clean"
     echo(
-        f"{run}: clean. {report.files} files, {report.trajectories} trajectories, "
+        f"{run}: {verdict}. {report.files} files, {report.trajectories} trajectories, "
         f"{report.replayed} replayed bit for bit."
     )
+    if report.unchecked:
+        raise typer.Exit(NOT_CHECKED)
 
 
 def _run_and_certify(

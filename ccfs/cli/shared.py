@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ccfs.files.terminal import echo_error, progress_display, without_markup
+from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
 
 if TYPE_CHECKING:
     from ccfs.runs.executors import Engine
@@ -21,10 +21,12 @@ __all__ = [
     "BAD_INPUT",
     "DOES_NOT_HOLD",
     "INTERRUPTED",
+    "NOT_CHECKED",
     "JsonOption",
     "ModulesOption",
     "OutputOption",
     "RunArgument",
+    "TrustOption",
     "WorkersOption",
     "engine_for",
     "exit_unless",
@@ -37,7 +39,7 @@ __all__ = [
     "readable_errors",
 ]
 
-DOES_NOT_HOLD, BAD_INPUT, INTERRUPTED = 1, 2, 130
+DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED, INTERRUPTED = 1, 2, 3, 130
 """Exit codes. A command that did its work ends with 0. 130 is what shells report for Ctrl-C."""
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs run` wrote it.")]
@@ -48,6 +50,10 @@ WorkersOption = Annotated[int | None, typer.Option("--workers", help="Number of 
 ModulesOption = Annotated[
     Path | None,
     typer.Option("--modules", help="Folder of your own modules that the run names, such as that of its protocol file."),
+]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Run the code that the run names, in a confined process. Read that code first."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
@@ -81,6 +87,8 @@ def readable_errors() -> Iterator[None]:
             raise  # rich ends the process in this way
         # Whatever code it carries, the command did not finish its work.
         fail(f"Code that this command ran tried to end the process: {error!r}. Remove that call.", BAD_INPUT)
+    except MemoryError:
+        fail("There is not enough memory for what was asked. Nothing was changed.", BAD_INPUT)
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise
@@ -145,19 +153,27 @@ def find_modules(folder: Path | None) -> None:
         add_modules(folder)
 
 
-def open_run(folder: Path, modules: Path | None = None) -> Store:
+def open_run(folder: Path, modules: Path | None = None, *, trust: bool = False) -> Store:
     """Return the run in a folder. Refuse a path that is no folder.
 
-    Modules are looked for in the folder `modules` too. Never in the run itself, which may be a stranger's.
+    Modules are looked for in the folder `modules` too. Never in the run itself, which may be a stranger's. With
+    `trust`, code that the run names may run in a confined process. It is listed on stderr first.
     """
-    from ccfs.runs.store import Store
+    from ccfs.runs.store import Store, Trust
 
     find_modules(modules)
     if not folder.is_dir():
         raise ValueError(
             f"{folder}: must be a run directory, but there is none. Give the folder that `ccfs run` wrote."
         )
-    return Store(folder)
+    if not trust:
+        return Store(folder)
+    from ccfs.runs.trust import foreign_parts
+
+    store = Store(folder, trust=Trust.CONFINED)
+    for part in foreign_parts(store.protocol()):
+        echo(f"runs {part}", err=True)
+    return store
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

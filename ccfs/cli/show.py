@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import JsonOption, ModulesOption, RunArgument, engine_for, numbers, open_run
+from ccfs.cli.shared import JsonOption, ModulesOption, RunArgument, TrustOption, engine_for, numbers, open_run
 from ccfs.files.terminal import echo, without_markup
 
 if TYPE_CHECKING:
@@ -55,12 +55,14 @@ def table(
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     modules: ModulesOption = None,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the counts, lower bounds and certified budgets of every arm.
 
     A run on a cohort is shown under both bounds that hold there. The claim is the one under the protocol's own bound.
-    If there are several attacks, the table shows the one that did most harm and names it.
+    If there are several attacks, the table shows the one that did most harm and names it. An event of your own is code
+    that the run names, and needs --trust.
     """
     from ccfs.results.certify import refuse_missing_trials
     from ccfs.results.table import (
@@ -76,11 +78,13 @@ def table(
 
     if not (budget is None or 0.0 <= budget < math.inf):
         raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
-    store = open_run(run, modules)
+    store = open_run(run, modules, trust=trust)
     protocol = store.protocol()
     refuse_missing_trials(store, protocol)
     name = event or protocol.events[0].name
-    rows = table_rows(trial_lines(store, protocol), protocol, name, shown_bounds(protocol))
+    # Lines of this event alone, so that no other event runs its code.
+    shown_event = protocol.model_copy(update={"events": tuple(part for part in protocol.events if part.name == name)})
+    rows = table_rows(trial_lines(store, shown_event), protocol, name, shown_bounds(protocol))
     attack = worst_attack(rows, protocol)
     known = {found.value for arm in protocol.arms for found in arm.schedule.plan.stages}
     if stage is not None and stage not in known:
@@ -133,15 +137,16 @@ def export(
     arm: Annotated[str | None, typer.Option(help="Arm (controller/schedule), if there are several.")] = None,
     attack: Annotated[str | None, typer.Option(help="Name of an attack. Default: the nominal trials.")] = None,
     modules: ModulesOption = None,
+    trust: TrustOption = False,
 ) -> None:
     """Export trials as a Minari dataset (extra `minari`).
 
-    A run does not store observations. So each trial is replayed, and its hashes must agree with the stored ones.
-    Replaying runs the code that the run's protocol names. Read it before you export a stranger's run.
+    A run does not store observations. So each trial is replayed, and its hashes must agree with the stored ones. Code
+    that the run names needs --trust.
     """
     from ccfs.results.minari import export_minari
 
-    made = export_minari(open_run(run, modules), minari, arm=arm, attack=attack)
+    made = export_minari(open_run(run, modules, trust=trust), minari, arm=arm, attack=attack)
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ccfs.files.reading import opened
+
 __all__ = ["canonical_json", "file_digest", "files_below", "folder_digest", "text_digest"]
 
 
@@ -15,12 +17,14 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file's bytes."""
-    with path.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(1 << 20):
+def file_digest(path: Path, *, most: int | None = None) -> str:
+    """Return the SHA-256 (hex) of a plain file. Refuse one of more than `most` bytes, if that is given."""
+    digest = hashlib.sha256()
+    with opened(path, most=most) as (stream, size):
+        # Not past the size that was checked, even if the file grows meanwhile.
+        while size > 0 and (block := stream.read(min(size, 1 << 20))):
             digest.update(block)
+            size -= len(block)
     return digest.hexdigest()
 
 

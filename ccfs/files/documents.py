@@ -6,8 +6,9 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ccfs.certificates.documents import DocumentError, read_document
+from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json
+from ccfs.files.reading import RefusedFileError, read_json
 
 __all__ = ["ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
 
@@ -49,8 +50,15 @@ class Document(Table):
     @classmethod
     def from_bytes(cls: type[Made], content: bytes, *, where: str) -> Made:
         """Read a document. Refuse another kind or version, and whatever `to_bytes` would not write exactly so."""
+        expected = cls.format_name()
         try:
-            read_document(content, cls.format_name())
+            entries = read_json(content, f"{where}: must be a JSON document of the format {expected!r}")
+        except RefusedFileError as error:
+            raise DocumentError(str(error)) from None
+        if not isinstance(entries, dict):
+            raise DocumentError(f"{where}: must be a JSON object of the format {expected!r}, got something else.")
+        try:
+            refuse_other_format(entries.get("format"), expected)
         except DocumentError as error:
             raise DocumentError(f"{where}: {error}") from None
         try:
@@ -60,7 +68,7 @@ class Document(Table):
             key, what = ".".join(str(part) for part in first["loc"]), first["msg"].lower()
             if first["type"] == "string_pattern_mismatch":
                 what = f"must be written as a name or digest is, got {first['input']!r}"
-            raise DocumentError(f"{where}: is no {cls.format_name()}: `{key}` {what}.") from None
+            raise DocumentError(f"{where}: is no {expected}: `{key}` {what}.") from None
         if made.to_bytes() != content:
             raise ChangedDocumentError(f"{where}: was changed after it was written.")
         return made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +30,7 @@ def locked(folder: Path) -> Iterator[None]:
         OSError: the folder cannot be made or written, or its file system has no locks.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if (folder / LOCK).is_symlink():  # opening it could empty the file that it points to
-        raise OSError(errno.ELOOP, "its lock is a link")
+    _refuse_other_files(folder / LOCK)
     lock: filelock.BaseFileLock = filelock.FileLock(folder / LOCK)
     try:
         lock.acquire(blocking=False)
@@ -43,3 +44,17 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Refuse a lock that is no empty file of its own, because taking it could empty what it leads to."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, "its lock is a link")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "its lock is no plain file")
+    if status.st_nlink > 1:
+        raise OSError(errno.EMLINK, "its lock is a second name of another file")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import _boxes
 from ccfs.certificates.occupancy import BoxUnion
+from ccfs.files.reading import RefusedFileError, read_text
 from ccfs.files.toml import TomlError, read_toml
 
 __all__ = ["EXAMPLE", "Shape", "load_shape", "paper_shapes", "read_shape"]
@@ -64,9 +65,11 @@ class Shape:
 def load_shape(path: Path) -> Shape:
     """Read a shape from a TOML file. Every error names the file."""
     try:
-        return read_shape(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, RefusedFileError) as error:
         raise ValueError(f"cannot read the shape {path}: {error}") from None
+    try:
+        return read_shape(text)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the shape {path} cannot be drawn: {error}") from None
 

@@ -215,7 +215,10 @@ def read_counts(path: Path) -> CountTable:
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:
         raise RecordError(f"{path} lacks the columns {', '.join(missing)}.")
-    rows = [_row(*values) for values in zip(*(columns[name] for name in _COLUMNS), strict=True)]
+    try:
+        rows = [_row(*values) for values in zip(*(columns[name] for name in _COLUMNS), strict=True)]
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{path} holds no counts: {error}") from error
     return CountTable(key=key, rows=tuple(rows))
 
 

@@ -22,6 +22,7 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Document
+from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json, read_text, too_much
 from ccfs.files.toml import read_toml
 from ccfs.protocol.errors import ProtocolError, explain
 from ccfs.protocol.seeds import Part, TrialsSpec, used_seeds
@@ -50,6 +51,7 @@ __all__ = [
     "Reference",
     "load_protocol",
     "parse_protocol",
+    "refuse_large",
 ]
 
 
@@ -251,12 +253,31 @@ def parse_protocol(content: dict[str, object], *, where: str) -> Protocol:
 def load_protocol(path: Path) -> Protocol:
     """Read and validate a protocol file."""
     try:
-        content = read_toml(path.read_text(encoding="utf-8"))
+        content = read_toml(read_text(path))
     except OSError as error:
         raise ProtocolError(f"{path}: cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:  # the parser's own, no UTF-8, a huge number, deep nesting
+    except RefusedFileError as error:
+        raise ProtocolError(str(error)) from None
+    except (ValueError, RecursionError) as error:  # the parser's own, a huge number, deep nesting
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
-    return parse_protocol(_with_runs_read(content, path), where=str(path))
+    made = parse_protocol(_with_runs_read(content, path), where=str(path))
+    refuse_large(made, where=str(path))
+    return made
+
+
+def refuse_large(protocol: Protocol, *, where: str) -> None:
+    """Refuse a protocol that plans more than the limits, before anything of that size is made. See `Limits`."""
+    most = limits()
+    trials, groups = protocol.trials.count, 1 + len(protocol.attacks)
+    batches = len(protocol.controllers) * len(protocol.schedules) * groups * -(-trials // protocol.batch)
+    for what, got, limit in (
+        ("steps per trial (`horizon`)", protocol.horizon, most.horizon),
+        ("steps per batch (`batch` times `horizon`)", min(protocol.batch, trials) * protocol.horizon, most.rows),
+        ("planned batches", batches, most.batches),
+        ("claims", protocol.claims, most.batches),
+    ):
+        if got > limit:
+            raise ProtocolError(str(too_much(where, what, got, limit)))
 
 
 def _with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
@@ -282,12 +303,13 @@ def _used_run(part: dict[str, object], path: Path, key: str) -> dict[str, object
         raise ProtocolError(f"{path}: `{key}` must give `run`, a folder, and nothing else, got {part!r}.")
     file = path.parent / folder / "protocol.json"
     try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        stored = read_json(read_bytes(file, most=limits().document), file)
+    except (OSError, RefusedFileError):
         raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} cannot be read.") from None
     if not isinstance(stored, dict):
         raise ProtocolError(f"{path}: `{key}.run` must be a run folder, but {file} holds no protocol.")
     protocol = parse_protocol(stored, where=str(file))
+    refuse_large(protocol, where=str(file))
     return {"protocol": protocol.hash, "seeds": used_seeds(protocol.reset_seeds())}
 
 

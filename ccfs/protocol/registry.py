@@ -7,26 +7,51 @@ names, and "module:callable" is for code of the user's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["ALL_OF", "PARTS", "ShippedPart", "accepted", "short_name", "target"]
+__all__ = ["ALL_OF", "PARTS", "ShippedPart", "accepted", "is_safe", "short_name", "target"]
 
 ALL_OF = "all-of"
 """The event that is made of other events."""
 
 
+Opens = Callable[[Mapping[str, object]], bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedPart:
-    """One part of ours: where it is, which arguments a protocol may give it, and what it does."""
+    """One part of ours: where it is, which arguments a protocol may give it, and what it does.
+
+    `opens` says whether it would open a file, a folder or a module that these arguments name.
+    """
 
     target: str
     arguments: tuple[str, ...]
     does: str
+    opens: Opens
 
 
-def _part(target: str, arguments: str, does: str) -> ShippedPart:
-    return ShippedPart(target=target, arguments=tuple(arguments.split()), does=does)
+def _nothing(arguments: Mapping[str, object]) -> bool:
+    return False
+
+
+def _a_file(arguments: Mapping[str, object]) -> bool:
+    return True
+
+
+def _a_folder(arguments: Mapping[str, object]) -> bool:
+    """Return whether the name is none of a network that ships with the package."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", str(arguments.get("name")), re.ASCII) is None
+
+
+def _a_module(arguments: Mapping[str, object]) -> bool:
+    """Return whether an id of Gymnasium names a module to import, as "module:Id-v0" does."""
+    return ":" in str(arguments.get("id"))
+
+
+def _part(target: str, arguments: str, does: str, opens: Opens = _nothing) -> ShippedPart:
+    return ShippedPart(target=target, arguments=tuple(arguments.split()), does=does, opens=opens)
 
 
 PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
@@ -37,7 +62,10 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "A Safety-Gymnasium task, equal to the stock one bit by bit and several times faster.",
         ),
         "gymnasium": _part(
-            "gymnasium:make", "id max_episode_steps", "An environment of Gymnasium, with the arguments of its own."
+            "gymnasium:make",
+            "id max_episode_steps",
+            "An environment of Gymnasium, with the arguments of its own.",
+            _a_module,
         ),
         "corridor": _part(
             "ccfs.envs.toys.corridor:make",
@@ -47,15 +75,24 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         "chain": _part("ccfs.envs.toys.chain:make", "", "A walk on a few states that is solved exactly."),
     },
     "controller": {
-        "zoo": _part("ccfs.controllers.zoo:actor", "name", "An agent that ships with the package."),
+        "zoo": _part("ccfs.controllers.zoo:actor", "name", "An agent that ships with the package.", _a_folder),
         "sb3": _part(
-            "ccfs.controllers:from_sb3", "path_or_model", "A model that Stable-Baselines3 saved, without its noise."
+            "ccfs.controllers:from_sb3",
+            "path_or_model",
+            "A model that Stable-Baselines3 saved, without its noise.",
+            _a_file,
         ),
         "omnisafe": _part(
-            "ccfs.controllers:from_omnisafe", "run_dir epoch", "The mean policy of a run folder of OmniSafe."
+            "ccfs.controllers:from_omnisafe",
+            "run_dir epoch",
+            "The mean policy of a run folder of OmniSafe.",
+            _a_file,
         ),
         "numpy-actor": _part(
-            "ccfs.controllers:NumpyActor.load", "path", "A network of plain arrays (.npz). Reading it runs no code."
+            "ccfs.controllers:NumpyActor.load",
+            "path",
+            "A network of plain arrays (.npz). Reading it runs no code.",
+            _a_file,
         ),
         "navigator": _part(
             "ccfs.controllers.navigator:Navigator",
@@ -123,14 +160,19 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "ccfs.attacks.learned:critic_greedy",
             "name digest probes reach norm",
             "SafetyPointGoal2: pushes to where a trained critic expects most cost.",
+            _a_folder,
         ),
         "critic-sensitivity": _part(
             "ccfs.attacks.learned:critic_sensitivity",
             "name digest gain reach",
             "SafetyPointGoal2: pushes along the slope of a trained critic, and more where it is steep.",
+            _a_folder,
         ),
         "learned": _part(
-            "ccfs.attacks.learned:learned", "name digest", "SafetyPointGoal2: a network that was trained to attack."
+            "ccfs.attacks.learned:learned",
+            "name digest",
+            "SafetyPointGoal2: a network that was trained to attack.",
+            _a_folder,
         ),
         "corridor-worst": _part(
             "ccfs.envs.toys.corridor:WorstShift",
@@ -188,6 +230,15 @@ def accepted(kind: str, name: str) -> str:
         advice = f"write {short!r}" if short else f"the names here are {names}"
         raise ValueError(f"must name a part of ccfs by its short name, got {name!r}: {advice}")
     return name
+
+
+def is_safe(kind: str, name: str, arguments: Mapping[str, object]) -> bool:
+    """Return whether making a part runs our own code only, and opens nothing that the protocol names.
+
+    Arguments that are not listed would go to code of others, such as the class of an environment.
+    """
+    part = PARTS[kind].get(name)
+    return part is not None and set(arguments) <= set(part.arguments) and not part.opens(arguments)
 
 
 def target(kind: str, name: str) -> str:

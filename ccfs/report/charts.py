@@ -19,6 +19,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ccfs.certificates.rounding import exact_text, lower_text, upper_text
+from ccfs.files.terminal import printable
 from ccfs.runtime.interfaces import Vector
 
 __all__ = [
@@ -52,13 +53,15 @@ class Figure:
 
 
 def rendered(template: str, **values: object) -> str:
-    """Return a page from the one folder of templates. Whatever is not Markup is escaped."""
+    """Return a page from the one folder of templates. Whatever is not Markup is escaped, hidden characters too."""
     environment = Environment(
         loader=PackageLoader("ccfs.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # A text from a file could turn around the words beside it, as U+202E does.
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text)
     return environment.get_template(template).render(**values)

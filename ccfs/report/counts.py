@@ -15,7 +15,7 @@ from ccfs.certificates.rounding import exact_text
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.table import TableRow, shown_bounds, shown_budget, shown_stage, table_rows
 from ccfs.results.trial_lines import trial_lines
-from ccfs.runs.build import event_references
+from ccfs.runs import trust
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import Store
@@ -176,8 +176,7 @@ class EventTable:
 
 def shipped_events(protocol: Protocol) -> Protocol:
     """Return the protocol without the events that run code it names. Use it to read lines, never for claims."""
-    kept = [spec for spec in protocol.events if not event_references(protocol.model_copy(update={"events": (spec,)}))]
-    return protocol.model_copy(update={"events": tuple(kept)})
+    return protocol.model_copy(update={"events": trust.shipped_events(protocol)})
 
 
 def shipped_lines(store: Store, protocol: Protocol) -> pa.Table:

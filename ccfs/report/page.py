@@ -151,8 +151,11 @@ def render(
         packages=_table(record, "packages"),
         controllers=_table(record, "controllers"),
         code=_table(record, "code"),
-        protocol_text=json.dumps(protocol.model_dump(mode="json", exclude_defaults=True), indent=2, ensure_ascii=False),
+        protocol_text=json.dumps(
+            protocol.model_dump(mode="json", exclude_defaults=True), indent=2, ensure_ascii=False
+        ).split("\n"),
         manifest=MANIFEST,
+        newline=Markup("\n"),
     )
 
 

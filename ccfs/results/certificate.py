@@ -17,6 +17,7 @@ from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
+from ccfs.runs.provenance import ControllerDigest
 
 __all__ = [
     "AttackedCount",
@@ -37,6 +38,7 @@ class NotACertificateError(CertificateError):
 
 ArmName = Annotated[str, Field(pattern=f"^{NAME}/{NAME}$", max_length=161)]
 Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
+File = Annotated[str, Field(pattern=f"^{NAME}(/{NAME})*$", max_length=500)]
 Ended = Literal["horizon", "goal", "cost", "abstained", "terminated", "truncated", "nonfinite", "crashed"]
 """The value of an `Outcome`."""
 
@@ -162,7 +164,7 @@ class RunCertificate(Document):
     horizon: int = Field(ge=1, description="Steps of a trial.")
     seed: int = Field(ge=0, description="Root of all random streams.")
     environment: EnvironmentSpec = Field(description="The environment as the protocol names it.")
-    controller: str = Field(description="Digest of the controller.")
+    controller: ControllerDigest | Literal[""] = Field(description="Digest of the controller.")
     is_center_clipped: bool = Field(description="Whether the center was clipped to the action box.")
     unverified_fallbacks: tuple[Name, ...] = Field(
         description="Fallbacks that ran without the consent of the verifier."
@@ -185,7 +187,7 @@ class RunCertificate(Document):
         description="How many nominal trials failed the event because of how they ended, by their outcome."
     )
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
-    traces: dict[str, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
+    traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
     claim: ClaimRecord = Field(description="The certificate proper.")
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
-from ccfs.files.digests import file_digest
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.certificate import AttackedCount, CodeDigests, Ended, RunCertificate, claim_record
 from ccfs.runs.batches import plan
@@ -21,6 +20,7 @@ from ccfs.runs.provenance import event_digest, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import RunError, Store
+from ccfs.runs.trust import shipped_events
 
 __all__ = ["certificate_name", "certify", "derive", "endings", "refuse_missing_trials"]
 
@@ -63,21 +63,24 @@ def certify(store: Store) -> list[RunCertificate]:
     return made
 
 
-def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertificate]]:
-    """Yield every certificate with its file name, computed from the stored traces alone.
+def derive(
+    store: Store, protocol: Protocol, events: Sequence[EventSpec] | None = None
+) -> Iterator[tuple[str, RunCertificate]]:
+    """Yield every certificate with its file name, or those of some events, computed from the stored traces alone.
 
     Assumes: the trials are the planned ones. With a stopping rule they are the first of them, otherwise all. A run with
     other trials is refused, because whoever may leave trials out can choose the counts. A run is also refused if the
     code of an event is not the recorded one.
     """
     # All arms are counted before the first certificate is made, because only then all code of the events is known.
-    with recorded_events(store, protocol) as events:
+    wanted = protocol.events if events is None else tuple(events)
+    with recorded_events(store, protocol.model_copy(update={"events": wanted})) as judged:
         tallies = {
-            (arm.name, attack and attack.name): tally(store, protocol, arm, attack, events)
+            (arm.name, attack and attack.name): tally(store, protocol, arm, attack, judged)
             for arm in protocol.arms
             for attack in (None, *protocol.attacks)
         }
-        by_ending = {arm.name: lost(store, protocol, arm, events) for arm in protocol.arms}
+        by_ending = {arm.name: lost(store, protocol, arm, judged) for arm in protocol.arms}
     record = read_provenance(store)
     reader = RunReader(store, protocol)
     digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
@@ -91,7 +94,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
         attacked = [(spec, *tallies[arm.name, spec.name]) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
-        for event in protocol.events:
+        for event in wanted:
             yield (
                 certificate_name(arm, event),
                 RunCertificate(
@@ -122,7 +125,7 @@ def derive(store: Store, protocol: Protocol) -> Iterator[tuple[str, RunCertifica
                         )
                         for spec, hits, number in attacked
                     ),
-                    traces={name: file_digest(store.path(name)) for name in files},
+                    traces={name: store.digest(name) for name in files},
                     provenance=CodeDigests(
                         ccfs=code.get("ccfs", ""),
                         parts={
@@ -170,7 +173,7 @@ def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate
     that was never met.
     """
     failed = {document.arm for document in documents if not document.trajectory.is_certified}
-    events = {spec.name: build_event(protocol, spec) for spec in protocol.events}
+    events = {spec.name: build_event(protocol, spec) for spec in shipped_events(protocol)}
     for arm in protocol.arms:
         rows = _rows(store, protocol, arm)
         outcomes = {Outcome(row.outcome) for row in rows}

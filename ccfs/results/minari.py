@@ -5,22 +5,29 @@ With a sensor stage the observations are the environment's own, and `infos` also
 
 from __future__ import annotations
 
+import shutil
+import stat
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ccfs.files.reading import entries
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.runs.batches import plan
 from ccfs.runs.build import build_arm
+from ccfs.runs.host import ChildHost
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import StepRow, TrajectoryRow
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import RunError, Store, Trust
 from ccfs.runs.trial import StopRule, TrialRecorder, run_trial
+from ccfs.runs.trust import foreign_parts, places_of, untrusted
 from ccfs.runtime.interfaces import Controller, Vector
 from ccfs.runtime.program import CausalProgram
 from ccfs.runtime.wrapper import ProposalWrapper
@@ -85,8 +92,9 @@ class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
 def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, attack: str | None = None) -> Exported:
     """Write the trials of one arm, nominal or under one attack, as a Minari dataset on this machine.
 
-    This runs the code that the protocol names. A trial that does not replay to its stored hash is refused. A step in
-    which the program abstained has no action, so it is not exported, and its episode ends truncated.
+    A trial that does not replay to its stored hash is refused. A step in which the program abstained has no action, so
+    it is not exported, and its episode ends truncated. Code that the protocol names runs only as far as the run is
+    trusted (`Store.trust`).
 
     Args:
         store: a finished run.
@@ -115,6 +123,12 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         raise RunError(f"{store.root}: {faults[0]} Audit this run before exporting it.")
     protocol = store.protocol()
     chosen, shift = _choose_arm(protocol, arm), _choose_attack(protocol, attack)
+    first = next(plan(protocol, chosen, shift))
+    parts = foreign_parts(protocol, places_of(protocol, first))
+    if parts and store.trust is Trust.NONE:
+        raise untrusted(store.root, "exporting", parts)
+    if parts and store.trust is Trust.CONFINED:
+        return _export_confined(store, protocol, dataset_id, arm, attack, get_dataset_path(dataset_id))
     wrapped, made = build_arm(protocol, chosen, shift)
     controller = _Listening(made)
     tap = _Tap(wrapped.env, wrapped.seen)
@@ -151,6 +165,35 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         steps=int(dataset.total_steps),
         left_out=tuple(left_out),
     )
+
+
+def _export_confined(
+    store: Store, protocol: Protocol, dataset_id: str, arm: str | None, attack: str | None, place: Path
+) -> Exported:
+    """Export in the child process, which may write to its scratch folder only, and move the dataset from there."""
+    host = ChildHost(store, protocol)
+    try:
+        arguments = {"dataset_id": dataset_id, "arm": arm, "attack": attack}
+        answer, _ = host.ask({"do": "call", "target": f"{__name__}:exported", "arguments": arguments})
+        made = host.scratch / "minari" / dataset_id
+        if not all(stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode) for _, status in entries(made)):
+            raise RunError(f"{dataset_id}: must hold plain files only.")
+        shutil.copytree(made, place)
+    finally:
+        host.close()
+    told = answer.get("returned")
+    counts = told if isinstance(told, dict) else {}
+    return Exported(
+        dataset_id=dataset_id,
+        episodes=int(counts["episodes"]),
+        steps=int(counts["steps"]),
+        left_out=tuple(int(trial) for trial in counts["left_out"]),
+    )
+
+
+def exported(store: Store, dataset_id: str, arm: str | None, attack: str | None) -> dict[str, object]:
+    """Export as `export_minari`, and return the result as JSON has it. The child process calls this."""
+    return asdict(export_minari(store, dataset_id, arm=arm, attack=attack))
 
 
 def _replayed(

@@ -16,6 +16,7 @@ from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.protocol.tables import Name
 from ccfs.results.trial_lines import event_column, fallback_column
 from ccfs.runs.counting import certificate
 
@@ -95,8 +96,8 @@ class TableRow:
 class TableLine(Table):
     """One arm under one bound rule."""
 
-    controller: str = Field(description="Name of the controller.")
-    schedule: str = Field(description="Name of the schedule.")
+    controller: Name = Field(description="Name of the controller.")
+    schedule: Name = Field(description="Name of the schedule.")
     bound: str = Field(description="How the counts became the lower bound.")
     is_claim: bool = Field(description="Whether this is the bound of the protocol, and so the claim.")
     trials: int = Field(description="Nominal trials.")
@@ -114,8 +115,8 @@ class TableLine(Table):
     lower: float | None = Field(
         description="Certified probability under the shown shift budget, rounded down; null if the stage has no noise."
     )
-    shifted: dict[str, int] = Field(description="Trials in the event under each attack.")
-    acted: dict[str, int] = Field(description="Nominal steps by proposals, by each fallback, and abstained.")
+    shifted: dict[Name, int] = Field(description="Trials in the event under each attack.")
+    acted: dict[Name, int] = Field(description="Nominal steps by proposals, by each fallback, and abstained.")
 
 
 class TableDocument(Document):
@@ -124,7 +125,7 @@ class TableDocument(Document):
     format: Literal["ccfs/table/2"] = Field(default="ccfs/table/2", description="Kind and version of this document.")
     protocol: Digest = Field(description="Hash of the protocol.")
     quick_look_of: Digest | None = Field(description="Hash of the whole protocol if this is a quick look, else null.")
-    event: str = Field(description="Name of the event.")
+    event: Name = Field(description="Name of the event.")
     stage: str | None = Field(
         description="The stage of the keys `budget` and `lower`. Null is the action or score stage of each schedule, "
         "or the sensor stage if it is the only one."

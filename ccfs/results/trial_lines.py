@@ -10,8 +10,7 @@ import pyarrow as pa
 from ccfs.protocol.model import Protocol
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.runs.batches import Batch
-from ccfs.runs.counting import recorded_events
-from ccfs.runs.events import Event, holds
+from ccfs.runs.counting import Judged, recorded_events, verdicts
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
@@ -82,11 +81,12 @@ def _schema(protocol: Protocol) -> pa.Schema:
 
 
 def _batch_lines(
-    reader: RunReader, protocol: Protocol, batch: Batch, arm: tuple[str, str], events: Mapping[str, Event]
+    reader: RunReader, protocol: Protocol, batch: Batch, arm: tuple[str, str], events: Mapping[str, Judged]
 ) -> Iterator[dict[str, object]]:
     names = [part.name for part in protocol.program.fallbacks]
     spent = reader.spent(batch)
-    for row, trace in zip(reader.trajectories(batch), reader.traces(batch), strict=True):
+    inside = verdicts(reader.store, protocol, batch, events)
+    for number, (row, trace) in enumerate(zip(reader.trajectories(batch), reader.traces(batch), strict=True)):
         acted = Counter(zip(trace.source, trace.index.tolist(), strict=True))
         yield {
             "controller": arm[0],
@@ -100,7 +100,7 @@ def _batch_lines(
             "first_cost_step": row.first_cost_step,
             "total_reward": row.total_reward,
             "total_cost": row.total_cost,
-            **{event_column(name): holds(event, trace) for name, event in events.items()},
+            **{event_column(name): found[number] for name, found in inside.items()},
             "proposals": sum(count for (source, _), count in acted.items() if source == "proposal"),
             **{fallback_column(name): acted["fallback", i] for i, name in enumerate(names)},
             "abstained": sum(count for (source, _), count in acted.items() if source == "abstain"),

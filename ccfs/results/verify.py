@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from ccfs.certificates.trajectory import CertificateError
+from ccfs.certificates.rounding import lower_text
+from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.documents import Document
+from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import derive
-from ccfs.runs.build import event_references
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.store import RunError, Store
+from ccfs.runs.trust import UntrustedError
 
-__all__ = ["Verification", "refuse_no_file", "verify"]
+__all__ = ["Verification", "refuse_no_file", "refused", "verification", "verify"]
 
 
 class Verification(Document):
@@ -30,7 +31,46 @@ class Verification(Document):
     is_recounted: bool = Field(description="Whether a run was given, so that the counts were compared with its traces.")
     reason: str | None = Field(description="What does not hold, or null.")
     sentence: str | None = Field(description="The claim in one sentence, or null if the certificate does not hold.")
+    recomputed: tuple[str, ...] = Field(description="What was computed again here, in words.")
+    quoted: tuple[str, ...] = Field(description="What is only quoted from the file, in words. Anybody can write it.")
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
+
+
+def refused(error: Exception, *, is_recounted: bool) -> Verification:
+    """Return the verdict on a certificate that does not hold."""
+    return Verification(
+        holds=False,
+        is_recounted=is_recounted,
+        reason=str(error),
+        sentence=None,
+        recomputed=(),
+        quoted=(),
+        premises=(),
+    )
+
+
+def verification(document: RunCertificate, *, is_recounted: bool) -> Verification:
+    """Return the verdict on a certificate that `verify` accepted, with the run (`is_recounted`) or without it."""
+    proof = document.trajectory
+    numbers = f"the lower bound {lower_text(proof.p_lower)} and what it certifies, from {_count(proof)}."
+    counts = [f"the count of {_count(proof)}."]
+    counts += [f"under {part.attack}: {part.successes} of {part.trials} trials." for part in document.attacks]
+    made_by = f"that the trials were made by the protocol {document.protocol} and by the code with these digests."
+    run_tells = "that the counts follow from the traces. `ccfs verify --run RUN` counts them again."
+    replay_tells = f"{made_by} `ccfs audit RUN --replay all` makes them again."
+    return Verification(
+        holds=True,
+        is_recounted=is_recounted,
+        reason=None,
+        sentence=document.sentence,
+        recomputed=(numbers, *counts) if is_recounted else (numbers,),
+        quoted=(replay_tells,) if is_recounted else (*counts, run_tells, replay_tells),
+        premises=document.premises,
+    )
+
+
+def _count(proof: TrajectoryCertificate) -> str:
+    return f"{proof.successes} of {proof.trials} nominal trials"
 
 
 def refuse_no_file(path: Path) -> None:
@@ -49,13 +89,15 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
     """Return the certificate if it holds. Raise CertificateError if it does not, and say why.
 
     Without the run, this proves that the numbers follow from the counts. With the run, it also proves that the counts
-    follow from the traces. Only an audit with replay proves that the traces follow from the protocol. Code that the
-    protocol names is not run here, so a run whose events are such code is refused.
+    follow from the traces. Only an audit with replay proves that the traces follow from the protocol. If the event is
+    code that the protocol names, it is counted only if the run is trusted (`Store.trust`).
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, most=limits().document)
     except OSError as error:
         raise CertificateError(f"{path}: cannot be read: {error.strerror}.") from error
+    except RefusedFileError as error:
+        raise NotACertificateError(str(error)) from None
     _refuse_other_kinds(content, path)
     document = RunCertificate.from_bytes(content, where=str(path))
     if store is not None:
@@ -69,13 +111,11 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
             refuse_changed_events(store, protocol)
         except RunError as error:
             raise CertificateError(str(error)) from error
-        foreign = event_references(protocol)
-        if foreign:
-            raise CertificateError(
-                f"{store.root}: counting needs {foreign[0]}, code that the protocol names. Read it, then audit the run."
-            )
+        events = [spec for spec in protocol.events if spec.name == document.event]
         try:
-            derived = {made.to_bytes() for _, made in derive(store, protocol)}
+            derived = {made.to_bytes() for _, made in derive(store, protocol, events)}
+        except UntrustedError:
+            raise
         except RunError as error:
             raise CertificateError(str(error)) from error
         if content not in derived:
@@ -85,11 +125,10 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
 
 def _refuse_other_kinds(content: bytes, path: Path) -> None:
     """Refuse content that is not a JSON object, and say what is expected."""
+    must = f"{path}: must be a certificate of a run (JSON, as in RUN/certificates/)"
     try:
-        is_object = isinstance(json.loads(content), dict)
-    except (ValueError, RecursionError):
-        is_object = False
+        is_object = isinstance(read_json(content, "it"), dict)
+    except RefusedFileError as error:
+        raise NotACertificateError(f"{must}, but {error}") from None
     if not is_object:
-        raise NotACertificateError(
-            f"{path}: must be a certificate of a run (JSON, as in RUN/certificates/), got something else."
-        )
+        raise NotACertificateError(f"{must}, got something else.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ccfs.certificates import checks
@@ -16,13 +16,17 @@ from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event, event_references
 from ccfs.runs.events import Event, holds, is_lost_by_ending
+from ccfs.runs.host import ChildHost, Judgement, child_of
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import RunError, Store, Trust
+from ccfs.runs.trust import foreign_parts, is_own, untrusted
 
 __all__ = [
+    "Judged",
     "certificate",
     "is_enough",
+    "judged_here",
     "lost",
     "recorded_events",
     "refuse_changed_events",
@@ -35,14 +39,45 @@ __all__ = [
 _MOST_TRIALS = 1_000_000  # of a protocol
 
 
+class _Elsewhere:
+    """An event of the user's own that is judged in a confined child process."""
+
+    def __init__(self, host: ChildHost, name: str) -> None:
+        self._host, self._name = host, name
+
+    def judged(self, batch: Batch) -> list[Judgement]:
+        """Return for each trial of a batch whether it is in the event, and whether it failed by how it ended."""
+        return self._host.judge(batch, [self._name])[self._name]
+
+
+Judged = Event | _Elsewhere
+"""An event of this process, or one that is judged elsewhere."""
+
+
 @contextmanager
-def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Event]]:
+def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Judged]]:
     """Give the events of a run to whoever counts, and refuse them if they are not those that the run was made with.
 
     Files are compared before any code of an event runs. What the events have loaded by then, and while they counted, is
     compared at the end. So use a count only after this has ended without an exception.
+
+    Code that the protocol names runs only as far as the run is trusted (`Store.trust`).
+
+    Raises:
+        UntrustedError: an event is such code, and nobody said that it may run.
     """
     refuse_changed_events(store, protocol)
+    own = [spec.name for spec in protocol.events if is_own(spec)]
+    if own and store.trust is Trust.NONE:
+        parts = foreign_parts(protocol, [f"events.{name}" for name in own])
+        raise untrusted(store.root, f"counting {', '.join(own)}", parts)
+    if own and store.trust is Trust.CONFINED:
+        host = child_of(store, protocol)
+        yield {
+            spec.name: _Elsewhere(host, spec.name) if spec.name in own else build_event(protocol, spec)
+            for spec in protocol.events
+        }
+        return
     with ExitStack() as watched:
         for reference in event_references(protocol):
             watched.enter_context(loading(reference))
@@ -51,7 +86,7 @@ def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Even
         _refuse(store, changed_events(protocol, read_provenance(store), are_made=True))
 
 
-def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Event]) -> dict[str, list[bool]]:
+def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, list[bool]]:
     """Return for each event whether each trial of a batch is in it. Each trial must be stored exactly once.
 
     An event that answers differently when it is asked again about the first trial is refused, because it has a memory
@@ -60,6 +95,9 @@ def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str
     traces = RunReader(store, protocol).traces(batch)
     found: dict[str, list[bool]] = {}
     for name, event in events.items():
+        if isinstance(event, _Elsewhere):
+            found[name] = [is_inside for is_inside, _ in event.judged(batch)]
+            continue
         found[name] = [holds(event, trace) for trace in traces]
         if holds(event, traces[0]) is not found[name][0]:
             raise RunError(
@@ -69,21 +107,39 @@ def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str
     return found
 
 
-def successes(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Event]) -> dict[str, int]:
+def successes(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, int]:
     """Return how many trials of a batch are in each event."""
     return {name: sum(found) for name, found in verdicts(store, protocol, batch, events).items()}
 
 
-def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Event]) -> dict[str, Counter[str]]:
+def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Judged]) -> dict[str, Counter[str]]:
     """Return for each event how many nominal trials failed because of how they ended, by their outcome."""
     found: dict[str, Counter[str]] = {name: Counter() for name in events}
     reader = RunReader(store, protocol)
     for batch in reader.batches(arm, None):
-        for trace in reader.traces(batch):
-            for name, event in events.items():
-                if is_lost_by_ending(event, trace):
-                    found[name][trace.outcome.value] += 1
+        traces = reader.traces(batch)
+        for name, event in events.items():
+            if isinstance(event, _Elsewhere):
+                are_lost = [is_lost for _, is_lost in event.judged(batch)]
+            else:
+                are_lost = [is_lost_by_ending(event, trace) for trace in traces]
+            found[name].update(trace.outcome.value for trace, is_lost in zip(traces, are_lost, strict=True) if is_lost)
     return found
+
+
+def judged_here(store: Store, protocol: Protocol, batch: Batch, names: Sequence[str]) -> dict[str, list[Judgement]]:
+    """Judge a batch by events of the user's own in this process. The confined child process calls this."""
+    specs = tuple(spec for spec in protocol.events if spec.name in names)
+    with recorded_events(store, protocol.model_copy(update={"events": specs})) as events:
+        inside = verdicts(store, protocol, batch, events)
+        traces = RunReader(store, protocol).traces(batch)
+        return {
+            name: [
+                (is_inside, not isinstance(event, _Elsewhere) and is_lost_by_ending(event, trace))
+                for is_inside, trace in zip(inside[name], traces, strict=True)
+            ]
+            for name, event in events.items()
+        }
 
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:
@@ -101,7 +157,7 @@ def _refuse(store: Store, changes: Iterable[tuple[str, str]]) -> None:
 
 
 def tally(
-    store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, events: Mapping[str, Event]
+    store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, events: Mapping[str, Judged]
 ) -> tuple[dict[str, int], int]:
     """Return the successes of each event and the number of trials of an arm. `recorded_events` gives the events."""
     counts = dict.fromkeys(events, 0)

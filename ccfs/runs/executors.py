@@ -19,16 +19,16 @@ from ccfs.certificates import checks
 from ccfs.runs.batches import Batch, run_batch
 from ccfs.runs.store import RunError
 
-__all__ = ["Engine", "Files", "Pool", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
+__all__ = ["THREADS", "Engine", "Files", "Pool", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
 
 # There is one worker per core, so extra threads would only compete.
-_THREADS = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
+THREADS = (
+    "OPENBLAS_NUMTHREADS",
+    "OMP_NUMTHREADS",
+    "MKL_NUMTHREADS",
+    "BLIS_NUMTHREADS",
+    "VECLIB_MAXIMUMTHREADS",
+    "NUMEXPR_NUMTHREADS",
 )
 # A worker may die for a reason that passes, such as a full memory. After so many deaths in a row, it does not pass.
 _ATTEMPTS = 3
@@ -133,11 +133,11 @@ def cluster_engine(address: str) -> Engine:
 @contextmanager
 def _for_new_workers() -> Iterator[None]:
     """Set the environment that new workers inherit before they import anything, and restore it afterwards."""
-    before = {name: os.environ.get(name) for name in _THREADS}
+    before = {name: os.environ.get(name) for name in THREADS}
     # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        os.environ.update(dict.fromkeys(_THREADS, "1"))
+        os.environ.update(dict.fromkeys(THREADS, "1"))
         yield
     finally:
         for name, value in before.items():

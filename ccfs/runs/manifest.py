@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ccfs.files.digests import canonical_json, file_digest, text_digest
+from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, DocumentError
 from ccfs.protocol.model import Protocol
 from ccfs.runs.store import RunError, Store
@@ -31,7 +31,7 @@ class Manifest(Document):
 def write_manifest(store: Store, protocol: Protocol) -> None:
     """Hash the files of the run as they are now, and write the manifest."""
     # The manifest cannot hold its own hash. Its `digest` covers its content instead.
-    files = {name: file_digest(store.path(name)) for name in store.files() if name != MANIFEST}
+    files = {name: store.digest(name) for name in store.files() if name != MANIFEST}
     digest = _digest(protocol.hash, files)
     store.write(MANIFEST, Manifest(protocol=protocol.hash, files=files, digest=digest).to_bytes())
 
@@ -60,14 +60,15 @@ def manifest_faults(store: Store, *, may_be_missing: Collection[str] = ()) -> li
         store: the run.
         may_be_missing: files whose absence is no fault, because the caller is about to derive them again.
     """
+    faults: list[str] = []
     try:
         recorded = read_manifest(store)
+        present = set(store.files()) - {MANIFEST}
+        faults += [f"{name}: is missing." for name in sorted(set(recorded) - present - set(may_be_missing))]
+        faults += [f"{name}: is not part of the run." for name in sorted(present - set(recorded))]
+        for name in sorted(present & set(recorded)):
+            if store.digest(name) != recorded[name]:
+                faults.append(f"{name}: was changed after it was written.")
     except (RunError, ValueError) as error:
-        return [str(error)]
-    present = set(store.files()) - {MANIFEST}
-    faults = [f"{name}: is missing." for name in sorted(set(recorded) - present - set(may_be_missing))]
-    faults += [f"{name}: is not part of the run." for name in sorted(present - set(recorded))]
-    for name in sorted(present & set(recorded)):
-        if file_digest(store.path(name)) != recorded[name]:
-            faults.append(f"{name}: was changed after it was written.")
+        faults.append(str(error))
     return faults

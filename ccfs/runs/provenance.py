@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -27,6 +27,7 @@ from ccfs.files.imports import (
 )
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
+from ccfs.protocol.tables import NAME, Name
 from ccfs.runs.build import part_targets
 from ccfs.runs.store import Store
 
@@ -62,6 +63,7 @@ _OWN = "ccfs"
 _COUNTING = (
     "ccfs.files.parquet",
     "ccfs.runs.counting",
+    "ccfs.runs.host",
     "ccfs.runs.outcomes",
     "ccfs.runs.reader",
     "ccfs.runs.record",
@@ -77,6 +79,10 @@ _TOO_LARGE = "too large"
 
 # Before the names of what is no file of code, in the record of an event.
 _PACKAGE, _FILE = "package ", "file "
+ControllerDigest = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+/=@-]{1,200}$")]
+"""What a controller says that it is. A shipped one gives a SHA-256, one of the user's own may give another word."""
+_Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+!-]{1,100}$")]
+_Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
 Targets = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -87,13 +93,19 @@ class Provenance(Document):
         default="ccfs/provenance/2", description="Kind and version of this document."
     )
     protocol: Digest = Field(description="Hash of the protocol.")
-    controllers: dict[str, str] = Field(description="Digest of each controller, by its name in the protocol.")
-    code: dict[str, str] = Field(
+    controllers: dict[Name, ControllerDigest] = Field(
+        description="Digest of each controller, by its name in the protocol."
+    )
+    code: dict[str, Digest] = Field(
         description="Digest of each file behind a part and, under `ccfs`, of our modules that a trial depends on."
     )
-    parts: dict[str, str] = Field(description="Digest of the code of each part, by its place in the protocol.")
-    files: dict[str, str] = Field(description="SHA-256 of each file that an argument of a part names.")
-    packages: dict[str, str] = Field(description="Version of Python and of each package that can change a number.")
+    parts: dict[_Place, Digest | Literal["built in"]] = Field(
+        description="Digest of the code of each part, by its place in the protocol."
+    )
+    files: dict[str, Digest] = Field(description="SHA-256 of each file that an argument of a part names.")
+    packages: dict[Name, _Version] = Field(
+        description="Version of Python and of each package that can change a number."
+    )
     events: dict[str, dict[str, str]] = Field(
         description="For each event, what its counts depend on: the digest of each file of code, the version of each "
         "further `package` that this code imports, and the SHA-256 of each `file` or folder that an argument names."

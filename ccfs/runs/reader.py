@@ -1,53 +1,64 @@
-"""Read the finished batches of a run in one way for every command, and compare them with a replay."""
+"""Read the finished batches of a run in one way for every command."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ccfs.files.parquet import read_parquet
+from ccfs.files.parquet import parquet_head, read_parquet
+from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.runs.batches import Batch, plan, replay
-from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of
+from ccfs.runs.batches import Batch, plan
+from ccfs.runs.outcomes import Outcome
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of, schema_of, widths_of
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trace import Trace, traces
 
-__all__ = ["RunReader", "replay_faults"]
+__all__ = ["RunReader"]
+
+Row = StepRow | TrajectoryRow | ShiftRow
 
 
 class RunReader:
-    """The stored trials of a run. It refuses a trajectory table that does not hold each trial of its batch once."""
+    """The stored trials of a run. It refuses tables that cannot be those of their batch, before it reads their rows."""
 
     def __init__(self, store: Store, protocol: Protocol) -> None:
-        self._store, self._protocol = store, protocol
+        self.store, self._protocol = store, protocol
 
     def batches(self, arm: Arm, attack: AttackSpec | None) -> list[Batch]:
         """Return the journalled batches of an arm, in order."""
-        return [batch for batch in plan(self._protocol, arm, attack) if self._store.exists(batch.journal)]
+        return [batch for batch in plan(self._protocol, arm, attack) if self.store.exists(batch.journal)]
 
     def trajectories(self, batch: Batch) -> list[TrajectoryRow]:
         """Return the trajectory lines of a batch."""
-        found = lines_of(TrajectoryRow, self._read(batch.trajectories))
+        found = lines_of(TrajectoryRow, self._table(TrajectoryRow, batch, batch.trajectories))
         if [row.trial for row in found] != list(batch.trials):
             first, last = batch.trials[0], batch.trials[-1]
-            where = self._store.path(batch.trajectories)
+            where = self.store.path(batch.trajectories)
             raise RunError(f"{where}: must hold the trials {first} to {last}, each once and in order.")
         return found
 
     def traces(self, batch: Batch) -> list[Trace]:
         """Return the traces of a batch, in the order of its trials. A trace reads a column when it is first needed."""
-        return traces(self.trajectories(batch), self._store.path(batch.traces))
+        found = traces(self.trajectories(batch), self._checked(StepRow, batch, batch.traces))
+        # Otherwise a line that claims steps without any would be a success of every event that finds nothing wrong.
+        for trace in found:
+            if len(trace) != trace.executed + (trace.outcome is Outcome.ABSTAINED):
+                where = self.store.path(batch.traces)
+                raise RunError(f"{where}: trial {trace.trial} must have {trace.executed} steps, got {len(trace)}.")
+        return found
 
     def columns(self, batch: Batch, names: Sequence[str]) -> pa.Table:
         """Return columns of a batch's public steps."""
-        return read_parquet(self._store.path(batch.traces), names)
+        return self._table(StepRow, batch, batch.traces, names)
 
     def steps(self, batch: Batch, trials: Collection[int]) -> Iterator[tuple[TrajectoryRow, list[StepRow]]]:
         """Yield some trials of a batch, each with its steps."""
-        table = self._read(batch.traces)
+        table = self._table(StepRow, batch, batch.traces)
         # Filtered before `lines_of`, which makes Python objects and takes most of the time.
         wanted = table.filter(pc.is_in(table.column("trial"), pa.array(sorted(trials), type=pa.int64())))
         groups = groupby(lines_of(StepRow, wanted), key=lambda step: step.trial)
@@ -58,50 +69,40 @@ class RunReader:
 
     def shifts(self, batch: Batch) -> list[ShiftRow]:
         """Return the private log of an attacked batch."""
-        return lines_of(ShiftRow, self._read(batch.private))
+        return lines_of(ShiftRow, self._table(ShiftRow, batch, batch.private))
 
     def spent(self, batch: Batch) -> dict[int, float]:
         """Return the energy that each trial of a batch spent, rounded up. A nominal batch has no entries."""
         if not batch.is_attacked:
             return {}
-        log = read_parquet(self._store.path(batch.private), ["trial", "spent"])
+        log = self._table(ShiftRow, batch, batch.private, ["trial", "spent"])
         found: dict[int, float] = {}
         for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
             found[trial] = max(found.get(trial, 0.0), spent)
         return found
 
-    def _read(self, name: str) -> pa.Table:
-        return read_parquet(self._store.read(name))
+    def _table(self, kind: type[Row], batch: Batch, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        try:
+            return read_parquet(self._checked(kind, batch, name), columns)
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
 
-
-Row = StepRow | TrajectoryRow | ShiftRow
-
-
-def replay_faults(store: Store, protocol: Protocol, trials: Sequence[tuple[Batch, int]]) -> Iterator[str]:
-    """Run trials again from the protocol alone, and yield one line for each table that does not come out the same."""
-    canonical, reader = protocol.canonical, RunReader(store, protocol)
-    for batch, trial in trials:
-        ((kept_row, kept_steps),) = reader.steps(batch, {trial})
-        recorder, row = replay(canonical, batch, trial)
-        stored: list[tuple[str, Sequence[Row], Sequence[Row]]] = [
-            (batch.traces, kept_steps, recorder.steps),
-            (batch.trajectories, [kept_row], [row]),
-        ]
-        if batch.is_attacked:
-            kept_shifts = [line for line in reader.shifts(batch) if line.trial == trial]
-            stored.append((batch.private, kept_shifts, recorder.shifts))
-        for name, kept, again in stored:
-            # The repr of a double is exact, and unlike NaN itself the repr of NaN equals itself.
-            if repr(kept) != repr(again):
-                yield f"{name}: trial {trial} does not replay{_first_difference(kept, again)}."
-
-
-def _first_difference(kept: Sequence[Row], again: Sequence[Row]) -> str:
-    """Return in words where two lists of lines differ first."""
-    for before, now in zip(kept, again, strict=False):
-        for name in before._fields:
-            if repr(getattr(before, name)) != repr(getattr(now, name)):
-                place = "" if isinstance(before, TrajectoryRow) else f" at step {before.t}"
-                doubt = " (is the controller deterministic?)" if name == "center" else ""
-                return f": first difference{place}: {name}{doubt}"
-    return f": {len(kept)} lines are stored, {len(again)} come from the replay"
+    def _checked(self, kind: type[Row], batch: Batch, name: str) -> Path:
+        """Return the path of a table after a look at its footer: its columns, and how many rows it may have."""
+        path = self.store.path(name)
+        most = len(batch.trials) * (1 if kind is TrajectoryRow else self._protocol.horizon)
+        try:
+            schema, rows = parquet_head(path)
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read: {error.strerror}.") from error
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
+        try:
+            is_known = schema.equals(schema_of(kind, widths_of(schema.empty_table())), check_metadata=True)
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from None
+        if not is_known:
+            raise RunError(f"{path}: has other columns than this format.")
+        if rows > most:
+            raise RunError(f"{path}: must have at most {most} rows, as its batch, got {rows}.")
+        return path

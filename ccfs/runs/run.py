@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 
-from ccfs.files.digests import canonical_json, file_digest
+from ccfs.files.digests import canonical_json
 from ccfs.files.imports import add_modules
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, Journal, plan
@@ -25,7 +25,7 @@ from ccfs.runs.provenance import (
     read_provenance,
 )
 from ccfs.runs.repeats import refuse_other_repeats
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import RunError, Store, Trust
 
 __all__ = ["run"]
 
@@ -62,7 +62,7 @@ def run(
     place = None if modules is None else str(modules.resolve())
     if modules is not None:
         add_modules(modules)
-    store = Store(root)
+    store = Store(root, trust=Trust.HERE)
     store.refuse_foreign()
     with store.locked():
         record = _claim(store, protocol, where)
@@ -213,7 +213,7 @@ def _is_finished(store: Store, batch: Batch) -> bool:
     if not store.exists(batch.journal):
         return False
     entry = store.read_document(Journal, batch.journal)
-    found = {name: file_digest(store.path(name)) if store.exists(name) else None for name in batch.files}
+    found = {name: store.digest(name) if store.exists(name) else None for name in batch.files}
     if (entry.trials, entry.files) != (batch.trials, found):
         absent = [name for name, digest in found.items() if digest is None]
         what = f", of which {absent[0]} is missing" if absent else ""

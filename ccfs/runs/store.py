@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from ccfs.certificates.documents import refuse_other_format
 from ccfs.files.atomic import PARTIAL, write_together
-from ccfs.files.digests import canonical_json
+from ccfs.files.digests import canonical_json, file_digest
 from ccfs.files.documents import Document, DocumentError
 from ccfs.files.lock import LOCK, LockedError, locked
-from ccfs.protocol.model import Protocol, parse_protocol
+from ccfs.files.reading import RefusedFileError, entries, limits, read_bytes, read_json, refuse_links
+from ccfs.protocol.model import Protocol, parse_protocol, refuse_large
 
-__all__ = ["RunError", "Store"]
+__all__ = ["RunError", "Store", "Trust"]
 
 _PROTOCOL = "protocol.json"
 Made = TypeVar("Made", bound=Document)
@@ -23,37 +26,74 @@ _FIRST = f"{PARTIAL}{_PROTOCOL}"
 """Beginning of a file name. A run that is killed before it has a protocol leaves at most this one file."""
 
 
+class Trust(Enum):
+    """Whether code that the protocol of a run names may run, and where."""
+
+    NONE = "none"
+    """It does not run. This is for a folder that somebody else may have made."""
+    CONFINED = "confined"
+    """It runs in a child process that is confined. A user who has read the code says so with `--trust`."""
+    HERE = "here"
+    """It runs in this process. This is for a run that this process itself has just made."""
+
+
 class RunError(RuntimeError):
     """A run directory that cannot be used as asked. Finished batches stay as they are."""
 
 
 class Store:
-    """Files of one run directory, all written atomically: a file is there complete or not at all."""
+    """Files of one run directory, all written atomically: a file is there complete or not at all.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    Nothing is read or written behind a link, and only plain files are read.
+
+    Args:
+        root: the directory.
+        trust: whether code that the protocol names may run, when events are counted or trials replayed.
+    """
+
+    def __init__(self, root: Path, *, trust: Trust = Trust.NONE) -> None:
+        self.root, self.trust = root, trust
 
     def path(self, name: str) -> Path:
-        """Return the path of a file of the run."""
-        return self.root / name
+        """Return the path of a file of the run. Refuse a name behind a link."""
+        try:
+            return refuse_links(self.root, name)
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
 
     def exists(self, name: str) -> bool:
         """Return whether a file of the run is there."""
-        return self.path(name).is_file()
+        try:
+            return stat.S_ISREG(os.lstat(self.path(name)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
+        path = self.path(name)
         try:
-            return self.path(name).read_bytes()
+            return read_bytes(path, most=limits().document if name.endswith(".json") else None)
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
         except OSError as error:
-            raise RunError(f"{self.path(name)}: cannot be read: {error.strerror}.") from error
+            raise RunError(f"{path}: cannot be read: {error.strerror}.") from error
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 (hex) of a file."""
+        path = self.path(name)
+        try:
+            return file_digest(path, most=limits().file)
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read: {error.strerror}.") from error
 
     def read_json(self, name: str) -> dict[str, object]:
         """Return the object in a JSON file."""
         try:
-            content = json.loads(self.read(name))
-        except ValueError as error:
-            raise RunError(f"{self.path(name)}: must be a JSON file: {error}") from error
+            content = read_json(self.read(name), self.path(name))
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
         if not isinstance(content, dict):
             raise RunError(f"{self.path(name)}: must hold a JSON object.")
         return content
@@ -85,10 +125,17 @@ class Store:
         self.write(name, canonical_json(content).encode() + b"\n")
 
     def files(self) -> Iterator[str]:
-        """Yield the names of all files of the run except the lock, sorted."""
-        for path in sorted(self.root.rglob("*")):
-            name = path.relative_to(self.root).as_posix()
-            if name != LOCK and not path.is_dir():
+        """Yield the names of all files of the run except the lock, sorted. Refuse what is no plain file or folder."""
+        if not self.root.is_dir():
+            return
+        try:
+            found = [(name, status.st_mode) for name, status in entries(self.root)]
+        except RefusedFileError as error:
+            raise RunError(str(error)) from None
+        for name, mode in sorted(found):
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                raise RunError(f"{self.root / name}: must be a plain file or folder.")
+            if name != LOCK and not stat.S_ISDIR(mode):
                 yield name
 
     def protocol(self) -> Protocol:
@@ -100,7 +147,9 @@ class Store:
             refuse_other_format(content.get("format"), Protocol.format_name())
         except DocumentError as error:
             raise RunError(f"{where}: {error}") from None
-        return parse_protocol(content, where=where)
+        made = parse_protocol(content, where=where)
+        refuse_large(made, where=where)
+        return made
 
     @property
     def is_run(self) -> bool:

@@ -48,7 +48,10 @@ class _StepFile:
         # A trial begins where the number changes. The first row counts as a change.
         starts = np.flatnonzero(np.diff(trials, prepend=trials[:1] - 1))
         ends = [*starts[1:].tolist(), len(trials)]
-        return {int(trials[a]): slice(a, b) for a, b in zip(starts.tolist(), ends, strict=True)}
+        found = {int(trials[a]): slice(a, b) for a, b in zip(starts.tolist(), ends, strict=True)}
+        if len(found) != len(starts):
+            raise ValueError(f"{self._source}: must hold the steps of each trial together.")
+        return found
 
 
 class Trace:
@@ -64,6 +67,11 @@ class Trace:
 
     def __init__(self, row: TrajectoryRow, steps: _StepFile) -> None:
         self._row, self._steps = row, steps
+
+    def __len__(self) -> int:
+        """Return the number of recorded steps, with a last one that abstained."""
+        rows = self._steps.slices.get(self.trial, slice(0, 0))
+        return int(rows.stop - rows.start)
 
     def __repr__(self) -> str:
         return f"Trace(trial={self.trial}, outcome={self.outcome}, executed={self.executed})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
@@ -46,7 +47,8 @@ class TrainingConfig:
     episode_window: int = 50
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.environment, str) and self.environment):
+        # It becomes the name of a folder, so it must not lead anywhere else.
+        if not (isinstance(self.environment, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.environment)):
             raise TypeError(f"`environment` must be a task id such as 'SafetyPointGoal2-v0', got {self.environment!r}.")
         if not checks.count("seed", self.seed) < 2**32:
             raise ValueError(f"`seed` must be below 2**32, got {self.seed}.")

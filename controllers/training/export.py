@@ -9,6 +9,7 @@ from ccfs.controllers.training.networks import ACTOR
 from ccfs.controllers.training.runner import write_curve
 from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LOW
 from ccfs.controllers.training.state import CURVE, TrainingState
+from ccfs.files.reading import read_text
 
 __all__ = ["ALGORITHM", "export"]
 
@@ -26,7 +27,7 @@ def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
         raise ValueError(f"{checkpoint} must hold at least one epoch, got none.")
     name, target = state.config.name, zoo_folder / state.config.name
     if (target / "card.json").exists():
-        reached = zoo.Card.from_json((target / "card.json").read_text(encoding="utf-8")).steps
+        reached = zoo.Card.from_json(read_text(target / "card.json")).steps
         if not state.steps >= reached:
             raise ValueError(f"{name} is in the zoo with {reached} steps. The checkpoint has only {state.steps}.")
     card = zoo.write(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ccfs.controllers.training.config import TrainingConfig
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from ccfs.files.reading import read_text
+from ccfs.files.toml import read_toml
 
 __all__ = ["Plan"]
 
@@ -53,7 +50,7 @@ class Plan:
     @classmethod
     def read(cls, path: Path) -> Plan:
         """Read a plan. Unknown keys are refused."""
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = read_toml(read_text(path))
         if not ({"environment", "seeds", "milestones", "folder"} <= values.keys() <= _KEYS):
             raise ValueError(f"A plan must have the keys {sorted(_KEYS)}, got {sorted(values)}.")
         environment = values["environment"]

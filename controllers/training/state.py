@@ -7,15 +7,14 @@ import json
 import math
 import os
 import time
-import zipfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ccfs.controllers.actor import NumpyActor
 from ccfs.controllers.training.config import TrainingConfig
@@ -25,6 +24,7 @@ from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
 from ccfs.controllers.training.seeds import stream
 from ccfs.controllers.training.update import Multiplier, update
 from ccfs.files.atomic import write_atomically
+from ccfs.files.reading import read_arrays, read_json
 
 __all__ = ["CURVE", "FORMAT", "TrainingDivergedError", "TrainingState"]
 
@@ -160,7 +160,7 @@ class TrainingState:
         """Read a checkpoint. Pickled objects are refused."""
         try:
             return cls._parse(path)
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise ValueError(
                 f"{path} must be a whole checkpoint of `ccfs train`, got {type(error).__name__}: {error}. "
                 "Move it away. To continue from a milestone-*.npz beside it, rename that file."
@@ -168,13 +168,19 @@ class TrainingState:
 
     @classmethod
     def _parse(cls, path: str | os.PathLike[str]) -> TrainingState:
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            content: dict[str, NDArray[np.generic]] = {name: file[name] for name in file.files}
+        content = read_arrays(Path(path), path)
         found = str(content.get("format", "none"))
         if found != FORMAT:
             raise ValueError(f"the format must be {FORMAT!r}, got {found!r}")
-        config = TrainingConfig.from_dict(json.loads(str(content["config"])))
+        settings = read_json(str(content["config"]).encode(), "its settings")
+        if not isinstance(settings, dict):
+            raise ValueError("its settings must be a table")
+        config = TrainingConfig.from_dict(settings)
         observation_size, action_size = (int(size) for size in content["sizes"].tolist())
+        # A layer of these sizes is made before its weights are read, so it must not be larger than they are.
+        widths = (observation_size, *config.hidden_sizes, action_size)
+        if not all(0 < left * right <= content["parameters"].size for left, right in pairwise(widths)):
+            raise ValueError(f"`sizes` must be those of its {content['parameters'].size} parameters, got {widths}")
         state = cls.fresh(config, observation_size=observation_size, action_size=action_size)
         for name in ("parameters", "adam_first", "adam_second"):
             if content[name].shape != state.parameters.shape or content[name].dtype != np.float32:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 
 import numpy as np
@@ -23,6 +24,7 @@ from ccfs.runs.manifest import write_manifest
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chain_step, lines_of, table_of
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError, Store
+from ccfs.runs.trust import UntrustedError
 from ccfs.runtime.wrapper import Widths
 
 pytestmark = pytest.mark.slow
@@ -159,7 +161,7 @@ def changed_first(rows, **values):
         (lambda steps: steps[1:], r"must have the steps 0, 1"),
         (lambda steps: [steps[1], steps[0], *steps[2:]], r"must have the steps 0, 1"),
         (lambda steps: [*steps[6:12], *steps[:6], *steps[12:]], r"each once and in order"),
-        (lambda steps: [*steps, *steps[:6]], r"each once and in order"),
+        (lambda steps: [*steps, *steps[:6]], r"must have at most 24 rows, got 30"),
         (lambda steps: steps[:-1], r"is not what its steps give"),
     ],
 )
@@ -266,11 +268,12 @@ def test_audit_finds_stray_batches_and_a_written_lock(store):
 
 def test_audit_refuses_links_and_unknown_files(store, tmp_path):
     outside = tmp_path / "outside.parquet"
-    store.path(TRACES).rename(outside)
-    store.path(TRACES).symlink_to(outside)
+    linked = store.root / TRACES
+    linked.rename(outside)
+    linked.symlink_to(outside)
     assert audit(store).faults == (f"{TRACES}: must be a plain file or folder.",)
-    store.path(TRACES).unlink()
-    outside.rename(store.path(TRACES))
+    linked.unlink()
+    outside.rename(linked)
     store.write("notes.txt", b"x")
     write_manifest(store, store.protocol())
     assert audit(store).faults == ("notes.txt: is not in the protocol's plan.",)
@@ -473,12 +476,15 @@ def test_audit_and_verify_do_not_count_by_foreign_code(tmp_path, monkeypatch):
     assert audit(store, replay=1).faults == ()
     for place in ("ccfs.runs.build.resolve",):
         monkeypatch.setattr(place, lambda key, path: pytest.fail(f"{path} was imported for {key}"))
-    report = audit(store, replay=0)
+    stranger = Store(store.root)
+    report = audit(stranger, replay=0)
     assert report.is_clean
-    assert any("nothing was counted again" in note for note in report.notes)
+    assert report.unchecked == ("whether the counts of the events safe follow from the traces.",)
+    (part,) = report.would_run
+    assert re.fullmatch(r"events\.safe: toys:NoCostUntilGoal\(horizon=6\), digest [0-9a-f]{16}", part)
     name = next(name for name in store.files() if name.startswith("certificates/"))
-    with pytest.raises(CertificateError, match=r"counting needs toys:NoCostUntilGoal"):
-        verify(store.path(name), store)
+    with pytest.raises(UntrustedError, match=r"counting safe runs code that the run names: .*toys:NoCostUntilGoal"):
+        verify(store.path(name), stranger)
 
 
 def test_audit_names_a_missing_trace_even_without_a_manifest(store):

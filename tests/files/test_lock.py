@@ -78,6 +78,20 @@ def test_locked_refuses_a_link_and_leaves_what_it_points_to(tmp_path):
     assert victim.read_bytes() == b"kept"
 
 
+def test_locked_refuses_a_pipe_a_folder_and_a_second_name_of_another_file(tmp_path):
+    victim = tmp_path / "victim.txt"
+    victim.write_bytes(b"kept")
+    for name in ("pipe", "folder", "name"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / LOCK)
+    (tmp_path / "folder" / LOCK).mkdir()
+    os.link(victim, tmp_path / "name" / LOCK)
+    for name, message in (("pipe", "no plain file"), ("folder", "no plain file"), ("name", "a second name")):
+        with pytest.raises(OSError, match=message), locked(tmp_path / name):
+            pass
+    assert victim.read_bytes() == b"kept"
+
+
 @pytest.mark.filterwarnings("ignore:flock not supported")
 def test_locked_refuses_a_lock_that_a_killed_process_would_keep(tmp_path, monkeypatch):
     """Without flock the package would take a file's existence for a lock."""

@@ -154,8 +154,29 @@ def test_audit_shows_hostile_versions_escaped(run):
     write_manifest(run, run.protocol())
     assert call("certify", run.root).exit_code == 2  # no digest on a certificate is anything but a digest
     result = call("audit", run.root, "--replay", 0)
-    assert is_clean(result.output)
-    assert r"packages numpy\x1b[8m: 1\x0aclean. 0 faults" in result.output
+    assert (result.exit_code, is_clean(result.output)) == (1, True)
+    assert "FAULT provenance.json: is no ccfs/provenance/1: `code.ccfs` must be written as a name" in result.output
+
+
+@pytest.mark.parametrize(
+    ("table", "entry"),
+    [
+        ("controllers", {"steer": "a b"}),
+        ("controllers", {"steer\x1b": "0" * 64}),
+        ("parts", {"events.safe": "certified"}),
+        ("parts", {"\u202e": "0" * 64}),
+        ("packages", {"numpy": "1 (certified)"}),
+        ("packages", {"num py": "1"}),
+        ("files", {"x": "certified"}),
+    ],
+)
+def test_provenance_holds_names_digests_and_versions_only(run, table, entry):
+    record = run.read_json("provenance.json")
+    run.write_json("provenance.json", {**record, table: {**record[table], **entry}})
+    write_manifest(run, run.protocol())
+    result = call("audit", run.root, "--replay", 0)
+    assert (result.exit_code, is_clean(result.output)) == (1, True)
+    assert "FAULT provenance.json: is no ccfs/provenance/1" in result.output
 
 
 @pytest.mark.parametrize("command", ["certify", "table", "costs", "report", "audit"])

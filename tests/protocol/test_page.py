@@ -152,23 +152,30 @@ def test_page_example_of_an_own_environment_runs_certifies_and_replays(tmp_path:
         command = [sys.executable, "-m", "ccfs", *arguments]
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
-    assert "ccfs run walker.toml -o RUN\nccfs audit RUN --modules .\n" in PAGE
+    assert "ccfs run walker.toml -o RUN\nccfs audit RUN --modules . --trust\n" in PAGE
     made = ccfs("run", "walker.toml", "-o", "RUN", "--workers", "2")
     assert made.returncode == 0, made.stderr
     assert made.stdout.count("stays at least 0.8 under every causal shift") == 2
-    assert made.stdout.endswith("Next: ccfs report RUN, ccfs audit RUN --modules .\n")
+    assert made.stdout.endswith("Next: ccfs report RUN, ccfs audit RUN --modules . --trust\n")
     (digest,) = re.findall(r'`events.1` is code of your own. The hash covers it with: digest = "(\w+)"', made.stderr)
     assert f'event = "walker:FewFallbacks"\narguments = {{ most = 3 }}\ndigest = "{digest}"' in PAGE
-    for command in (("audit", "--replay", "4"), ("table",), ("certify",), ("report",)):
-        told = ccfs(command[0], "../RUN", *command[1:], "--modules", "..", cwd=elsewhere)
+    trusted = ("--modules", "..", "--trust")
+    for command in (("audit", "--replay", "4", *trusted), ("table",), ("certify", *trusted), ("report",)):
+        told = ccfs(command[0], "../RUN", *command[1:], cwd=elsewhere)
         assert told.returncode == 0, told.stderr
     if sys.version_info >= (3, 11):
-        lost = ccfs("certify", "../RUN", cwd=elsewhere)
+        lost = ccfs("certify", "../RUN", "--trust", cwd=elsewhere)
         assert lost.returncode == 2
         advice = "Put 'walker' beside the protocol file, or give its folder with --modules, or install it.\n"
         assert lost.stderr.endswith(f"No module named 'walker'. {advice}")
-    refused = ccfs("verify", "RUN/certificates/past/two/arrives.json", "--run", "RUN")
-    assert (refused.returncode, "code that the protocol names" in refused.stderr) == (1, True)
+    careful = ccfs("audit", "RUN", "--replay", "4")
+    assert (careful.returncode, "NOT CHECKED" in careful.stdout) == (3, True), careful.stderr
+    assert ccfs("verify", "RUN/certificates/past/two/arrives.json", "--run", "RUN").returncode == 0
+    own = ("verify", "RUN/certificates/past/two/few-fallbacks.json", "--run", "RUN")
+    refused = ccfs(*own)
+    assert (refused.returncode, "code that the run names" in refused.stderr) == (2, True)
+    accepted = ccfs(*own, "--modules", ".", "--trust")
+    assert accepted.returncode == 0, accepted.stderr
 
 
 def test_page_example_of_an_sb3_model_is_made_with_and_without_statistics(

@@ -32,8 +32,9 @@ from ccfs.runs.store import RunError, Store
 
 pytestmark = pytest.mark.slow
 HOSTILE = '<script>document.title="owned"</script>&"'
+TURNED = "\\u202edetsurt"
 MANY = {
-    "text": ('name = "toy"', f"name = \"toy\"\ndescription = '{HOSTILE}'"),
+    "text": ('name = "toy"', f"name = \"toy\"\ndescription = \"\"\"{HOSTILE} {TURNED}\"\"\""),
     "controllers": (
         "[[schedules]]\nname = \"one\"",
         '[[controllers]]\nname = "second"\nmake = "steering"\n\n[[schedules]]\nname = "one"',
@@ -158,6 +159,8 @@ def test_report_needs_nothing_else_and_escapes_everything(finished):
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     assert re.findall(r"https?://|url\(|@import", text) == []
     assert HOSTILE in page.text
+    assert TURNED in page.text  # written out, so that it turns no word around
+    assert "\u202e" not in page.text
     assert "<script" not in text
     assert str(finished.root) not in text
 

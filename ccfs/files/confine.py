@@ -1,0 +1,162 @@
+"""Confine this process: limits of memory, time and files and, on Linux, no network and no writes outside of one folder.
+
+Nothing here needs a privilege. Linux gives three means to every process: resource limits, Landlock for the file system
+(kernel 5.13 and later) and seccomp for system calls. Children of the process inherit them, and nobody can lift them.
+Whatever this machine does not give is returned in words, so that a user can be told.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Confinement", "confine"]
+
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_FILTER = 1, 22, 38, 2
+_EPERM = 1
+
+# Landlock: system calls, which have the same numbers everywhere, and access rights.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_PATH_BENEATH, _ABI = 1, 1
+_WRITE_FILE, _TRUNCATE, _IOCTL_DEVICE = 1 << 1, 1 << 14, 1 << 15
+_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
+_REFER = 1 << 13
+_TCP = 0b11
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
+# The first version of Landlock's interface that has each of these.
+_HAS_REFER, _HAS_TRUNCATE, _HAS_TCP, _HAS_DEVICES, _HAS_SCOPES = 2, 3, 4, 5, 6
+
+# Numbers of system calls that are refused, for each processor: making a socket, `io_uring` (which can make one),
+# looking into other processes, and changing modes, owners and attributes of files, which Landlock does not cover.
+# Calls that came later have the same numbers everywhere.
+_NEW_CALLS = (425, 426, 427, 438, 452, 463, 466, 469)
+_REFUSED: dict[str, tuple[int, tuple[int, ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        (41, 101, 310, 311, 90, 91, 268, 92, 93, 94, 260, 188, 189, 190, 197, 198, 199, *_NEW_CALLS),
+    ),
+    "aarch64": (0xC00000B7, (198, 117, 270, 271, 52, 53, 54, 55, 5, 6, 7, 14, 15, 16, *_NEW_CALLS)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confinement:
+    """How far a process is confined.
+
+    Args:
+        memory: bytes of data.
+        seconds: of processor time.
+        file_size: bytes of one file that it writes.
+        open_files: how many files may be open.
+    """
+
+    memory: int = 8 << 30
+    seconds: int = 24 * 3600
+    file_size: int = 256 << 20
+    open_files: int = 512
+
+
+def confine(scratch: Path, settings: Confinement) -> tuple[str, ...]:
+    """Confine this process for good, and return what could not be confined, in words.
+
+    Call it while the process has one thread, because other threads would stay free.
+
+    Args:
+        scratch: the folder where it may write.
+        settings: the limits.
+    """
+    left = _limit_resources(settings)
+    if sys.platform != "linux":
+        return (*left, "the network", "writes to your files", "signals to your other processes")
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        return (*left, "the network", "writes to your files", "signals to your other processes")
+    left += _drop_capabilities(libc)
+    left += _restrict_files(libc, scratch)
+    left += _refuse_system_calls(libc)
+    return left
+
+
+def _limit_resources(settings: Confinement) -> tuple[str, ...]:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return ("memory", "processor time", "files")
+    wanted = (
+        # On Linux this covers all memory that a process can write to. Elsewhere it may cover less.
+        (resource.RLIMIT_DATA, settings.memory),
+        (resource.RLIMIT_CPU, settings.seconds),
+        (resource.RLIMIT_FSIZE, settings.file_size),
+        (resource.RLIMIT_NOFILE, settings.open_files),
+        (resource.RLIMIT_CORE, 0),
+    )
+    for kind, most in wanted:
+        _, hard = resource.getrlimit(kind)
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (value, value))
+    return () if sys.platform == "linux" else ("memory",)
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> tuple[str, ...]:
+    """Give up the powers of root, if this is root."""
+    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    return ("the powers of root",) if libc.capset(header, data) and os.geteuid() == 0 else ()
+
+
+def _restrict_files(libc: ctypes.CDLL, scratch: Path) -> tuple[str, ...]:
+    """Allow writes below `scratch` and to /dev/null only."""
+    free = ("writes to your files", "signals to your other processes")
+    version = libc.syscall(_CREATE_RULESET, None, 0, _ABI)
+    if version < 1:
+        return free
+    writes = _WRITE_FILE | _REMOVE_AND_MAKE
+    writes |= (_REFER if version >= _HAS_REFER else 0) | (_TRUNCATE if version >= _HAS_TRUNCATE else 0)
+    writes |= _IOCTL_DEVICE if version >= _HAS_DEVICES else 0
+    net = _TCP if version >= _HAS_TCP else 0
+    scopes = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _HAS_SCOPES else 0
+    size = 24 if version >= _HAS_SCOPES else 16 if version >= _HAS_TCP else 8
+    rules = libc.syscall(_CREATE_RULESET, struct.pack("=QQQ", writes, net, scopes)[:size], size, 0)
+    if rules < 0:
+        return free
+    file_rights = writes & (_WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE)
+    try:
+        for path, rights in ((scratch, writes), (Path(os.devnull), file_rights)):
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                failed = libc.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, place), 0)
+            finally:
+                os.close(place)
+            if failed:
+                return free
+        if libc.syscall(_RESTRICT_SELF, rules, 0):
+            return free
+    finally:
+        os.close(rules)
+    left = () if version >= _HAS_TRUNCATE else ("emptying your files",)
+    return left if version >= _HAS_SCOPES else (*left, "signals to your other processes")
+
+
+def _refuse_system_calls(libc: ctypes.CDLL) -> tuple[str, ...]:
+    """Answer some system calls with "not permitted", by a small program that the kernel runs before each call."""
+    if platform.machine() not in _REFUSED or struct.calcsize("P") != 8:
+        return ("the network",)
+    architecture, refused = _REFUSED[platform.machine()]
+    load, jump_if_equal, jump_if_at_least, answer = 0x20, 0x15, 0x35, 0x06
+    allow, refuse, kill = 0x7FFF0000, 0x00050000 | _EPERM, 0x80000000
+    program = [(load, 0, 0, 4), (jump_if_equal, 1, 0, architecture), (answer, 0, 0, kill), (load, 0, 0, 0)]
+    # Numbers from here on are those of another set of system calls of the same processor.
+    program += [(jump_if_at_least, len(refused) + 1, 0, 0x40000000)]
+    program += [(jump_if_equal, len(refused) - place, 0, number) for place, number in enumerate(refused)]
+    program += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
+    code = b"".join(struct.pack("=HBBI", *line) for line in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    head = ctypes.create_string_buffer(struct.pack("@HxxxxxxQ", len(program), ctypes.addressof(buffer)))
+    failed = libc.prctl(_PR_SET_SECCOMP, _SECCOMP_FILTER, head, 0, 0)
+    return ("the network",) if failed else ()

@@ -1,0 +1,90 @@
+"""The child process of `ccfs.runs.host`: confine yourself first, then answer questions until there are no more."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from ccfs.files.confine import Confinement, confine
+
+if TYPE_CHECKING:
+    from ccfs.runs.batches import Batch
+    from ccfs.runs.host import HereHost
+
+__all__ = ["main"]
+
+
+def main(scratch: str, memory: int) -> None:
+    """Confine this process, and serve. Nothing but the standard library is imported before it is confined."""
+    free = confine(Path(scratch), Confinement(memory=memory))
+    # Code that prints must not write into the answers.
+    answers, questions = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    sys.stdout = sys.stderr
+    _serve(questions, answers, free)
+
+
+def _serve(questions: BinaryIO, answers: BinaryIO, free: tuple[str, ...]) -> None:
+    import json
+
+    from ccfs.files.reading import limits
+    from ccfs.protocol.model import parse_protocol
+    from ccfs.runs.host import HereHost, receive, send
+    from ccfs.runs.store import Store, Trust
+
+    host: HereHost | None = None
+    while True:
+        try:
+            question, _ = receive(questions, limits().file)
+        except EOFError:
+            return
+        try:
+            if question["do"] == "begin":
+                os.chdir(str(question["cwd"]))
+                protocol = parse_protocol(json.loads(str(question["canonical"])), where="protocol.json")
+                host = HereHost(Store(Path(str(question["root"])), trust=Trust.HERE), protocol)
+                send(answers, {"free": list(free)})
+            else:
+                head, blobs = _answer(cast("HereHost", host), question)
+                send(answers, head, *blobs)
+        except (Exception, SystemExit) as error:
+            send(answers, {"error": f"{type(error).__name__}: {error}"[:2000]})
+
+
+def _answer(host: HereHost, question: dict[str, object]) -> tuple[dict[str, object], tuple[bytes, ...]]:
+    do = question["do"]
+    if do == "controllers":
+        return {"controllers": dict(host.controllers(cast("list[str]", question["names"])))}, ()
+    if do == "replay":
+        return {}, host.replay(_batch(question["batch"]), int(cast(int, question["trial"])))
+    if do == "schedule":
+        arm = next(arm for arm in host.protocol.arms if arm.name == question["arm"])
+        made = host.schedule(arm)
+        return {"sigmas": {stage.value: [block.sigma for block in made.blocks(stage)] for stage in made.stages}}, ()
+    if do == "judge":
+        from ccfs.runs.counting import judged_here
+
+        names = cast("list[str]", question["events"])
+        return {"judgements": judged_here(host.store, host.protocol, _batch(question["batch"]), names)}, ()
+    if do == "call":  # a function of ours that runs a trial in its own way
+        module, _, name = str(question["target"]).partition(":")
+        function = getattr(importlib.import_module(module), name)
+        return {"returned": function(host.store, **cast("dict[str, object]", question["arguments"]))}, ()
+    raise ValueError(f"nobody answers {do!r} here.")
+
+
+def _batch(told: object) -> Batch:
+    from ccfs.runs.batches import Batch
+
+    entries = cast("dict[str, object]", told)
+    return Batch(
+        arm=str(entries["arm"]),
+        attack=str(entries["attack"]),
+        number=cast(int, entries["number"]),
+        trials=tuple(cast("list[int]", entries["trials"])),
+    )

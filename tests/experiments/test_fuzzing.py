@@ -1,0 +1,43 @@
+"""Changed files are refused in one line or accepted rightly: a short run of the study, and its stored summary."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "fuzzing"
+GOOD = ("tracebacks", "hangs", "wrong_accepts", "beyond_one_gigabyte")
+
+
+def fuzzed(*words):
+    command = [sys.executable, str(FOLDER / "run.py"), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout, ended.stderr
+    return ended.returncode, json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+def test_changed_files_give_no_traceback_no_hang_and_no_wrong_verdict():
+    code, summary = fuzzed("--seed", "7", "--cases", "100", "--minutes", "2")
+    assert [summary[name] for name in GOOD] == [0, 0, 0, 0], summary["bad"]
+    assert (code, summary["cases"]) == (0, 100)
+    assert set(summary["by_kind"]) >= {"protocols", "certificates", "runs", "zoo_entries"}
+
+
+@pytest.mark.slow
+def test_a_broken_check_is_found():
+    code, summary = fuzzed("--seed", "7", "--cases", "60", "--minutes", "2", "--sabotage")
+    assert code == 1
+    assert summary["wrong_accepts"] > 0
+
+
+def test_stored_summary_is_clean():
+    summary = json.loads((FOLDER / "summary.json").read_text(encoding="utf-8"))
+    assert [summary[name] for name in GOOD] == [0, 0, 0, 0]
+    assert summary["cases"] >= 1000
+    assert summary["slowest_seconds"] < 10.0
+    assert summary["peak_megabytes"] < 1024

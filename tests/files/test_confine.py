@@ -1,0 +1,86 @@
+"""A confined process cannot do what it should not. Each attempt is made in a child process, and its answer is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines the network and writes"),
+]
+TRY = """
+import os, sys
+from pathlib import Path
+from ccfs.files.confine import Confinement, confine
+
+scratch, outside = Path(sys.argv[1]), Path(sys.argv[2])
+print(confine(scratch, Confinement(memory=1 << 30, seconds=20, file_size=1 << 20, open_files=64)))
+(scratch / "inside").write_text("may be written")
+Path(os.devnull).write_text("may be written")
+try:
+    exec(sys.argv[3])
+    print("done")
+except (OSError, MemoryError) as error:
+    print("refused", type(error).__name__)
+"""
+REFUSED = {
+    "write": 'outside.write_text("x")',
+    "append": 'outside.open("a")',
+    "truncate": "os.truncate(outside, 0)",
+    "remove": "outside.unlink()",
+    "move": 'outside.rename(scratch / "stolen")',
+    "link": 'os.link(outside, scratch / "second")',
+    "through a link": '(scratch / "out").symlink_to(outside.parent); (scratch / "out" / "new").write_text("x")',
+    "folder": '(outside.parent / "new").mkdir()',
+    "mode": "outside.chmod(0o777)",
+    "time of day": "__import__('time').clock_settime(0, 0)",
+    "shared memory": 'Path("/dev/shm/ccfs-test").write_text("x")',
+    "terminal": 'open("/dev/tty", "w")',
+    "internet": 'import socket; socket.socket().connect(("127.0.0.1", 9))',
+    "unix socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "signal": "os.kill(os.getppid(), 0)",
+    "memory of others": 'open(f"/proc/{os.getppid()}/mem", "r+b")',
+    "memory": "bytearray(2 << 30)",
+    "large file": '(scratch / "large").write_bytes(bytes(2 << 20))',
+    "many files": "kept = [open(os.devnull) for _ in range(100)]",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_confined_process_is_refused(tmp_path, name):
+    scratch, outside = tmp_path / "scratch", tmp_path / "outside.txt"
+    scratch.mkdir()
+    outside.write_text("kept")
+    mode = outside.stat().st_mode
+    command = [
+        sys.executable,
+        "-c",
+        TRY,
+        str(scratch),
+        str(outside),
+        f"import signal; signal.signal(25, 1); {REFUSED[name]}",
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    free, answer = ended.stdout.splitlines()
+    assert free == "()", ended.stdout
+    assert answer.startswith("refused"), (answer, ended.stderr)
+    assert (outside.read_text(), outside.stat().st_mode) == ("kept", mode)
+    assert {path.name for path in tmp_path.iterdir()} == {"scratch", "outside.txt"}
+
+
+def test_confined_process_can_compute_and_start_programs_that_are_confined_too(tmp_path):
+    scratch, outside = tmp_path / "scratch", tmp_path / "outside.txt"
+    scratch.mkdir()
+    body = (
+        "import numpy, subprocess; numpy.ones((300, 300)) @ numpy.ones((300, 300)); "
+        "assert subprocess.run(['touch', str(outside)], capture_output=True).returncode == 1; "
+        "assert subprocess.run(['touch', str(scratch / 'own')]).returncode == 0"
+    )
+    command = [sys.executable, "-c", TRY, str(scratch), str(outside), body]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout.splitlines() == ["()", "done"], ended.stderr
+    assert (scratch / "own").exists()
+    assert not outside.exists()

@@ -1,0 +1,89 @@
+"""Code that a hostile run names: it leaves a mark where it ran, and tries what it must not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from toys import Priced
+
+MARK = "HOSTILE_MARK"
+
+
+def mark(text="ran"):
+    """Write to a file that the test names. Inside of a confined process this fails."""
+    place = os.environ.get(MARK)
+    if place:
+        with suppress(PermissionError), Path(place).open("a") as stream:
+            stream.write(f"{text}\n")
+
+
+mark("imported")
+
+
+class Running(Priced):
+    """An environment that only tells that it runs."""
+
+    def __init__(self):
+        mark()
+        super().__init__()
+
+
+class Counting:
+    """An event that only tells that it counts."""
+
+    def __init__(self):
+        mark()
+
+    def holds(self, trace):
+        mark()
+        print("\x1b[2Jcertified")  # noqa: T201
+        return True
+
+
+class Doing(Priced):
+    """An environment that does one thing in its first step, after the run was made."""
+
+    def __init__(self, *, what, place=""):
+        super().__init__()
+        self.what, self.place = what, place
+
+    def step(self, action):
+        if os.environ.get("HOSTILE_NOW"):
+            getattr(self, self.what)()
+        return super().step(action)
+
+    def write(self):
+        Path(self.place).write_text("owned")
+
+    def connect(self):
+        socket.socket().connect(("127.0.0.1", 9))
+
+    def sleep(self):
+        time.sleep(600)
+
+    def allocate(self):
+        self.kept = np.ones(1 << 33)
+
+    def leave(self):
+        os._exit(0)
+
+    def kill(self):
+        os.kill(os.getppid(), signal.SIGTERM)
+
+    def answer(self):
+        """Write into the channel of answers, wherever it is."""
+        for descriptor in range(3, 20):
+            try:
+                os.write(descriptor, b"\0\0\0\x02{}" * 10)
+            except OSError:
+                continue
+
+    def talk(self):
+        sys.stdout.write("\x1b[8mhidden\n" * 1000)
