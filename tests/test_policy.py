@@ -9,7 +9,7 @@ import pytest
 import ccfs
 from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.trajectory import certify_event
-from ccfs.envs.toys.corridor import Corridor, make, make_steering, nominal_probability
+from ccfs.envs.toys.corridor import make, make_steering, nominal_probability
 
 SCHEDULE = ccfs.ProposalSchedule(count=1, sigma=0.2)
 CLAIM = {"schedule": SCHEDULE, "horizon": 5, "target": 0.5, "delta": 0.01, "seed": 3}
@@ -49,10 +49,11 @@ def test_certify_policy_counts_what_happens():
 
 @pytest.mark.parametrize("policy", [steer, Model(), make_steering(gain=0.2)])
 def test_certify_policy_takes_functions_models_and_controllers(policy):
+    """Each has a noise of its own, because its protocol names another policy. So their counts differ."""
     event = ccfs.GoalBeforeCost(horizon=5)
     made = ccfs.certify_policy(make(horizon=5, post=0.35), policy, event=event, trials=40, **CLAIM)
-    assert made.successes == ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=40, **CLAIM).successes  # fmt: skip  # noqa: E501
-    assert 0 < made.successes < 40
+    assert 25 < made.successes < 40  # with p = 0.867, outside of this with probability under 0.005
+    assert made == ccfs.certify_policy(make(horizon=5, post=0.35), policy, event=event, trials=40, **CLAIM)
 
 
 def test_certify_policy_draws_fresh_starts_and_noise():
@@ -74,7 +75,8 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
     assert (made.successes, made.mu) == (0, None)
     assert ccfs.in_words(made) == (
         "The probability of NoAbstention is not certified to be at least 0.5: its lower bound is 0.0000 "
-        f"(0 of 7 nominal trials, failure probability {made.delta:g})."
+        f"(0 of 7 nominal trials, failure probability {made.delta:g}). "
+        "7 of 7 nominal trials failed because no action was accepted."
     )
 
 
@@ -87,7 +89,8 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
         ({"trials": 6}, ValueError, "even 6 of 6 would certify only 0.4641, below the target 0.5; at least 7 trials"),
         ({"family": 2}, ValueError, "`trials` must be enough to certify `target`, but even 7 of 7"),
         ({"env": "Pendulum-v1"}, TypeError, r"`env` must be .*, got 'Pendulum-v1'. Make it first: gymnasium.make"),
-        ({"env": Corridor}, TypeError, "`env` must be a Gymnasium environment"),
+        ({"env": 3}, TypeError, "`env` must be a Gymnasium environment, or a function that makes one, got 3"),
+        ({"env": lambda: 3}, TypeError, "`env` must be an environment or a function that makes one, got 3 from it"),
         ({"env": gymnasium.make("Pendulum-v1"), "horizon": 201}, ValueError, "`horizon` must be at most 200, .* `env`"),
         ({"policy": 3}, TypeError, "`policy`"),
         ({"policy": Model}, TypeError, "`policy` must be made first, got the class Model"),
