@@ -244,6 +244,11 @@ class RunCertificate(Document):
         """Certified Euclidean shift budget of the main stage, rounded down. None if the target is not certified."""
         return self.trajectory.budget
 
+    @property
+    def budgets(self) -> dict[str, float | None]:
+        """For each stage, the certified Euclidean budget if no other stage is shifted, rounded down."""
+        return self.trajectory.budgets
+
     def lower_at(
         self,
         budget: float | None = None,

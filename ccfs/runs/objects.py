@@ -200,8 +200,11 @@ class Objects:
                     raise PremiseError(
                         f"Trial {trial} gives another trace when it is run again after the last one: {found} {MUST}"
                     )
-            for trial in spread(len(homes), FRESH) if self.make is not None else ():
-                fresh = self.wrapped(claim, self.make())
+            make = self.make
+            if make is None:
+                return
+            for trial in spread(len(homes), FRESH):
+                fresh = self.wrapped(claim, make())
                 try:
                     found = self.difference(reader, protocol, homes[trial], trial, fresh, advance)
                 finally:

@@ -50,7 +50,8 @@ def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what the constructor had to say, it has said
-            make().close()
+            close: Callable[[], object] = make().close
+            close()
     except Exception:  # the constructor is the user's own, and a guess at its arguments may fail in any way
         return None
     return make
@@ -65,7 +66,9 @@ def _inner(env: AnyEnv) -> AnyEnv:
     creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     if creator is None:
         raise TypeError(f"{spec.id} has no entry point")
-    found: AnyEnv = creator(**deepcopy(spec.kwargs))
+    found = creator(**deepcopy(spec.kwargs))
+    if not isinstance(found, gymnasium.Env):
+        raise TypeError(f"{spec.id} makes no single environment")
     found.unwrapped.spec = spec
     return found
 
