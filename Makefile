@@ -16,7 +16,7 @@ MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_program.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
 	runs/test_counting.py runs/test_events.py runs/test_executors.py runs/test_preflight.py runs/test_record.py \
 	runs/test_run.py runs/test_run_interrupted.py runs/test_store.py runs/test_trace.py runs/test_trial.py \
-	results/test_costs.py results/test_policy.py audit envs/toys test_doctests.py)
+	results/test_costs.py test_policy.py audit envs/toys test_doctests.py)
 
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 

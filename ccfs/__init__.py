@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     )
     from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
     from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
+    from ccfs.policy import audit_policy, certify_policy, load_certificate
     from ccfs.protocol.model import load_protocol
     from ccfs.results.certificate import in_words
-    from ccfs.results.policy import certify_policy, load_certificate
     from ccfs.runs.events import (
         AllOf,
         CostAtMost,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Terminated,
     )
     from ccfs.runs.outcomes import Outcome
+    from ccfs.runs.store import PremiseError
     from ccfs.runs.trace import Trace
     from ccfs.runtime.components import AcceptAll, BoxVerifier, CenterFallback, FixedFallback
     from ccfs.runtime.environment import Signals, SixTuple
@@ -65,6 +66,7 @@ __all__ = [
     "NotTerminated",
     "OpposedShift",
     "Outcome",
+    "PremiseError",
     "ProposalSchedule",
     "ProposalWrapper",
     "Purpose",
@@ -82,6 +84,7 @@ __all__ = [
     "Trace",
     "TrajectoryCertificate",
     "__version__",
+    "audit_policy",
     "certify_event",
     "certify_policy",
     "in_words",
@@ -114,6 +117,7 @@ _HOMES = {
     "NotTerminated": "ccfs.runs.events",
     "OpposedShift": "ccfs.attacks.rules",
     "Outcome": "ccfs.runs.outcomes",
+    "PremiseError": "ccfs.runs.store",
     "ProposalSchedule": "ccfs.certificates.schedule",
     "ProposalWrapper": "ccfs.runtime.wrapper",
     "Purpose": "ccfs.runtime.streams",
@@ -130,10 +134,11 @@ _HOMES = {
     "Terminated": "ccfs.runs.events",
     "Trace": "ccfs.runs.trace",
     "TrajectoryCertificate": "ccfs.certificates.trajectory",
+    "audit_policy": "ccfs.policy",
     "certify_event": "ccfs.certificates.trajectory",
-    "certify_policy": "ccfs.results.policy",
+    "certify_policy": "ccfs.policy",
     "in_words": "ccfs.results.certificate",
-    "load_certificate": "ccfs.results.policy",
+    "load_certificate": "ccfs.policy",
     "load_protocol": "ccfs.protocol.model",
 }
 

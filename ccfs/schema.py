@@ -22,6 +22,7 @@ DOCUMENTS: Mapping[str, str] = {
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
     "batch": "ccfs.runs.batches:Journal",
+    "verdicts": "ccfs.runs.batches:Verdicts",
     "costs": "ccfs.results.costs:CostsDocument",
     "table": "ccfs.results.table:TableDocument",
     "audit": "ccfs.audit.run:AuditReport",

@@ -15,9 +15,11 @@ from ccfs.files.documents import DocumentError
 from ccfs.files.parquet import read_parquet
 from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.runs.batches import Batch, Journal
 from ccfs.runs.build import attack_limit
 from ccfs.runs.outcomes import Outcome
+from ccfs.runs.reader import RunReader
 from ccfs.runs.record import (
     NO_VECTORS,
     ShiftRow,
@@ -29,11 +31,13 @@ from ccfs.runs.record import (
     schema_of,
     widths_of,
 )
-from ccfs.runs.store import Store
+from ccfs.runs.store import RunError, Store
 from ccfs.runs.trial import trajectory_row
 from ccfs.runtime.wrapper import Widths
 
 __all__ = ["batch_faults", "has_names"]
+
+_BROKEN = (Outcome.ABSTAINED.value, Outcome.NONFINITE.value, Outcome.CRASHED.value)
 
 
 def batch_faults(
@@ -67,7 +71,7 @@ def batch_faults(
         yield f"{batch.journal}: is not the journal of these files."
     kinds = {batch.traces: StepRow, batch.trajectories: TrajectoryRow, batch.private: ShiftRow}
     tables: dict[str, pa.Table] = {}
-    for name in batch.files:
+    for name in batch.files if not batch.is_judged else batch.files[:-1]:
         most = len(batch.trials) * (1 if name == batch.trajectories else protocol.horizon)
         try:
             tables[name] = read_parquet(store.read(name), most=most, where=name)
@@ -87,11 +91,28 @@ def batch_faults(
     if (widths.sensor > 0) != (arm.schedule.sensor is not None):
         yield f"{batch.traces}: must have readings if, and only if, the schedule has a sensor stage."
         return
+    if batch.is_judged:
+        yield from _verdict_faults(store, protocol, batch, tables[batch.trajectories])
     steps, lines = lines_of(StepRow, tables[batch.traces]), lines_of(TrajectoryRow, tables[batch.trajectories])
     yield from _trial_faults(protocol, arm, batch, steps, lines, widths)
     if attack is not None:
         shifts = lines_of(ShiftRow, tables[batch.private])
         yield from _energy_faults(protocol, arm, attack, batch, steps, shifts, schedule)
+
+
+def _verdict_faults(store: Store, protocol: Protocol, batch: Batch, lines: pa.Table) -> Iterator[str]:
+    """Yield a fault if stored verdicts are not those of this batch, or call a broken trial a success."""
+    try:
+        found = RunReader(store, protocol).verdicts(batch)
+    except RunError as error:
+        yield f"{batch.verdicts}: {error}"
+        return
+    if set(found) != {spec.name for spec in protocol.events if spec.event == IN_MEMORY}:
+        yield f"{batch.verdicts}: must have the verdicts of the events that are objects in memory."
+    for name, said in found.items():
+        for trial, outcome, is_inside in zip(batch.trials, lines.column("outcome").to_pylist(), said, strict=False):
+            if is_inside and outcome in _BROKEN:
+                yield f"{batch.verdicts}: trial {trial} has the outcome {outcome!r} and cannot be in {name}."
 
 
 def _trial_faults(

@@ -17,6 +17,7 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.files.documents import Document, DocumentError
 from ccfs.files.reading import RefusedFileError, entries
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
@@ -33,7 +34,7 @@ from ccfs.runs.provenance import (
     trial_targets,
 )
 from ccfs.runs.store import RunError, Store, Trust
-from ccfs.runs.trust import foreign_parts, places_of, shipped_events
+from ccfs.runs.trust import foreign_parts, object_places, places_of, shipped_events
 
 __all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines"]
 
@@ -111,11 +112,17 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     recorded = _compare_provenance(store, protocol, found)
     foreign = foreign_parts(protocol)
     is_trusted = store.trust is not Trust.NONE
-    barred = () if is_trusted else tuple(part.place for part in foreign)
+    of_objects = object_places(protocol)
+    barred = (*of_objects, *(() if is_trusted else (part.place for part in foreign)))
     counted = protocol.events if is_trusted else shipped_events(protocol)
     if len(counted) < len(protocol.events):
         left = ", ".join(spec.name for spec in protocol.events if spec not in counted)
         found.unchecked.append(f"whether the counts of the events {left} follow from the traces.")
+    for spec in protocol.events:
+        if spec.event == IN_MEMORY:
+            found.unchecked.append(
+                f"whether the stored verdicts of {spec.name}, an event in memory, follow from the traces."
+            )
     for arm in protocol.arms:
         can_ask = not (replay == 0 or set(places_of(protocol, next(plan(protocol, arm, None)))) & set(barred))
         _check_arm(store, protocol, arm, found, can_count=counted == protocol.events, can_ask=can_ask)
@@ -131,7 +138,8 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     if not found.faults and chosen:
         replayed = _replay(store, protocol, chosen, recorded, barred, found)
     if len(free) < len(trials) and replay != 0:
-        found.unchecked.append(f"whether {len(trials) - len(free)} of {len(trials)} trajectories replay.")
+        why = ": their objects are in memory. `ccfs.audit_policy` takes them" if of_objects else ""
+        found.unchecked.append(f"whether {len(trials) - len(free)} of {len(trials)} trajectories replay{why}.")
     return AuditReport(
         faults=tuple(found.faults),
         unchecked=tuple(found.unchecked),

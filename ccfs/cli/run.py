@@ -124,6 +124,7 @@ def verify(
     Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
     """
     from ccfs.certificates.trajectory import CertificateError
+    from ccfs.protocol.registry import IN_MEMORY
     from ccfs.results.certificate import NotACertificateError
     from ccfs.results.verify import refuse_no_file, refused, verification
     from ccfs.results.verify import verify as verify_file
@@ -148,7 +149,8 @@ def verify(
         ("Premises:", made.premises),
     ):
         echo(title, *(f"- {line}" for line in lines))
-    echo("Every number follows from the counts" + (", and the counts from the traces." if run else "."))
+    counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
+    echo("Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -10,10 +10,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["ALL_OF", "PARTS", "ShippedPart", "accepted", "is_safe", "short_name", "target"]
+__all__ = [
+    "ALL_OF",
+    "IN_MEMORY",
+    "PARTS",
+    "ShippedPart",
+    "accepted",
+    "is_safe",
+    "shipped_as",
+    "short_name",
+    "target",
+]
 
 ALL_OF = "all-of"
 """The event that is made of other events."""
+IN_MEMORY = "in-memory"
+"""Stands for an object of the Python program that made a run, in the protocol that `certify_policy` writes."""
+_OBJECTS = ("environment", "controller", "verifier", "fallback", "event")
 
 
 Opens = Callable[[Mapping[str, object]], bool]
@@ -216,7 +229,7 @@ _OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 
 def accepted(kind: str, name: str) -> str:
     """Return `name` if it names a part of this kind or code of the user's own. Otherwise raise ValueError."""
-    if name in PARTS[kind]:
+    if name in PARTS[kind] or (name == IN_MEMORY and kind in _OBJECTS):
         return name
     names = ", ".join(PARTS[kind])
     if ":" not in name:
@@ -239,6 +252,12 @@ def is_safe(kind: str, name: str, arguments: Mapping[str, object]) -> bool:
     """
     part = PARTS[kind].get(name)
     return part is not None and set(arguments) <= set(part.arguments) and not part.opens(arguments)
+
+
+def shipped_as(kind: str, made: object) -> str | None:
+    """Return the short name under which the class of an object ships, or None."""
+    path = f"{type(made).__module__}:{type(made).__qualname__}"
+    return next((name for name, part in PARTS[kind].items() if part.target == path), None)
 
 
 def target(kind: str, name: str) -> str:

@@ -20,7 +20,7 @@ from pydantic import (
 
 from ccfs.certificates.schedule import Blocks, ProposalSchedule, Schedule
 from ccfs.files.documents import Digest
-from ccfs.protocol.registry import ALL_OF, accepted
+from ccfs.protocol.registry import ALL_OF, IN_MEMORY, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
 
@@ -396,7 +396,7 @@ class EventSpec(Part):
 
     @model_validator(mode="after")
     def _has_its_own_keys(self) -> EventSpec:
-        if self.digest is not None and ":" not in self.event:
+        if self.digest is not None and ":" not in self.event and self.event != IN_MEMORY:
             raise ValueError(f"`digest` must be given for code of your own only, got event = {self.event!r}")
         if self.event != ALL_OF and self.events:
             raise ValueError(f"`events` must be given for event = {ALL_OF!r} only, got event = {self.event!r}")

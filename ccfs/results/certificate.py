@@ -12,10 +12,12 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.schedule import Stage
+from ccfs.certificates.shifts import Shifts
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.protocol.model import EventSpec
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 from ccfs.runs.provenance import ControllerDigest
 
@@ -58,8 +60,9 @@ class CodeDigests(Table):
     """Digests of the code behind a claim."""
 
     ccfs: Digest = Field(description="Digest of the modules of ccfs that a trial depends on.")
-    parts: dict[Place, Digest | Literal["built in"]] = Field(
-        description="Digest of the code of each part, by its place in the protocol."
+    parts: dict[Place, Digest | Literal["built in", "not here"]] = Field(
+        description='Digest of the code of each part, by its place in the protocol. It is "not here" for an object in '
+        "memory whose code is in no file."
     )
     packages: dict[Place, str] = Field(description="Version of Python and of each package that can change a number.")
 
@@ -197,18 +200,91 @@ class RunCertificate(Document):
         return TrajectoryCertificate.from_entries(self.claim.model_dump(mode="json"))
 
     @property
+    def is_certified(self) -> bool:
+        """Whether the target probability is certified at all."""
+        return self.trajectory.is_certified
+
+    @property
+    def successes(self) -> int:
+        """Nominal trials in the event."""
+        return self.claim.successes
+
+    @property
+    def trials(self) -> int:
+        """Nominal trials."""
+        return self.claim.trials
+
+    @property
+    def delta(self) -> float:
+        """Failure probability of all claims of the family together."""
+        return self.claim.delta
+
+    @property
+    def family(self) -> int:
+        """Number of claims that share `delta`."""
+        return self.claim.family
+
+    @property
+    def target(self) -> float:
+        """The probability that the event keeps under shift."""
+        return self.claim.target
+
+    @property
+    def p_lower(self) -> float:
+        """Lower bound on the nominal probability, rounded down."""
+        return self.trajectory.p_lower
+
+    @property
+    def mu(self) -> float | None:
+        """Square root of the greatest energy that is covered, rounded down. None certifies nothing."""
+        return self.trajectory.mu
+
+    @property
+    def budget(self) -> float | None:
+        """Certified Euclidean shift budget of the main stage, rounded down. None if the target is not certified."""
+        return self.trajectory.budget
+
+    @property
+    def budgets(self) -> dict[str, float | None]:
+        """For each stage, the certified Euclidean budget if no other stage is shifted, rounded down."""
+        return self.trajectory.budgets
+
+    def lower_at(
+        self,
+        budget: float | None = None,
+        *,
+        sensor: Shifts | None = None,
+        action: Shifts | None = None,
+        score: Shifts | None = None,
+    ) -> float:
+        """Return the certified probability under shifts of these budgets, as `TrajectoryCertificate.lower_at` does."""
+        return self.trajectory.lower_at(budget, sensor=sensor, action=action, score=score)
+
+    @property
+    def is_of_objects(self) -> bool:
+        """Whether the trials were those of objects in memory, as `certify_policy` makes them."""
+        return self.environment.make == IN_MEMORY
+
+    @property
     def premises(self) -> tuple[str, ...]:
         """What the claim takes for granted, in one or two sentences each."""
         proof = self.trajectory
-        if self.resolution == EXACT:
-            return proof.premises
-        rounded = f"The claim is about the environment with observations rounded to multiples of {self.resolution}."
-        if proof.schedule.sensor is not None:
-            rounded += (
-                " Sensor noise is added after rounding. An error that is there before rounding arrives larger by at "
-                f"most {self.resolution} in each coordinate."
-            )
-        return (*proof.premises, rounded)
+        found = list(proof.premises)
+        if self.resolution != EXACT:
+            rounded = f"The claim is about the environment with observations rounded to multiples of {self.resolution}."
+            if proof.schedule.sensor is not None:
+                rounded += (
+                    " Sensor noise is added after rounding. An error that is there before rounding arrives larger by "
+                    f"at most {self.resolution} in each coordinate."
+                )
+            found.append(rounded)
+        if self.is_of_objects:
+            found.append("The claim is about the policy, the verifier and the fallbacks as they were in memory.")
+            if self.environment.arguments.get("is_compared") is not True:
+                found.append(
+                    "No second environment could be made to compare with, so the claim is about the one that was given."
+                )
+        return tuple(found)
 
     @property
     def sentence(self) -> str:
@@ -223,6 +299,10 @@ class RunCertificate(Document):
             f"{number} of {trials} nominal trials failed because {_BECAUSE[outcome]}."
             for outcome, number in sorted(self.lost.items())
         )
+
+    def to_json(self) -> str:
+        """Return the certificate as the JSON text of its file."""
+        return self.to_bytes().decode()
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:
@@ -281,14 +361,14 @@ def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
 
 
 def _sentence(certificate: TrajectoryCertificate | RunCertificate) -> str:
-    if isinstance(certificate, RunCertificate):
+    if isinstance(certificate, RunCertificate) and not certificate.is_of_objects:
         proof = certificate.trajectory
         steps = " and ".join(certificate.definition.horizons(certificate.horizon))
         is_look = certificate.quick_look_of is not None
         what = f"Quick look, {certificate.planned_trials} trials: " if is_look else ""
         what += f"{certificate.arm}: P({certificate.event} within {steps} steps)"
     else:
-        proof = certificate
+        proof = certificate.trajectory if isinstance(certificate, RunCertificate) else certificate
         # A lambda has no name of its own: `certify_policy` calls it "event".
         what = f"The probability of {'the event' if proof.event in ('', 'event') else proof.event}"
     if proof.bound in (Bound.HOEFFDING, Bound.COHORT):

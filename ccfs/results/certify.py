@@ -8,6 +8,7 @@ from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import AttackedCount, CodeDigests, Ended, RunCertificate, claim_record
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
@@ -173,7 +174,7 @@ def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate
     that was never met.
     """
     failed = {document.arm for document in documents if not document.trajectory.is_certified}
-    events = {spec.name: build_event(protocol, spec) for spec in shipped_events(protocol)}
+    events = {spec.name: build_event(protocol, spec) for spec in shipped_events(protocol) if spec.event != IN_MEMORY}
     for arm in protocol.arms:
         rows = _rows(store, protocol, arm)
         outcomes = {Outcome(row.outcome) for row in rows}

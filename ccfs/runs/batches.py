@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,8 @@ from ccfs.files.documents import Digest, Document
 from ccfs.files.imports import add_modules, from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
+from ccfs.protocol.registry import IN_MEMORY
+from ccfs.protocol.tables import Name
 from ccfs.runs.build import build_arm
 from ccfs.runs.generators import generators_now, refuse_drawn_numbers
 from ccfs.runs.provenance import differences, trial_tables
@@ -23,17 +25,29 @@ from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["Batch", "Journal", "plan", "replay", "run_batch"]
+__all__ = ["Batch", "Journal", "Verdicts", "batch_files", "plan", "replay", "run_batch"]
+
+
+Seen = Callable[[TrialRecorder, TrajectoryRow], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Consecutive trials of one arm, nominal or under one attack."""
+    """Consecutive trials of one arm, nominal or under one attack.
+
+    Args:
+        arm: name of the arm.
+        attack: name of the attack, or `nominal`.
+        number: number of the batch among those of the arm and attack.
+        trials: numbers of its trials.
+        is_judged: whether the verdicts of the events are stored, because nobody can make the events again.
+    """
 
     arm: str
     attack: str
     number: int
     trials: tuple[int, ...]
+    is_judged: bool = False
 
     @property
     def name(self) -> str:
@@ -61,10 +75,15 @@ class Batch:
         return f"private/{self.name}.parquet"
 
     @property
+    def verdicts(self) -> str:
+        """The file with the verdicts of events that cannot be made again. Only a judged batch has one."""
+        return f"verdicts/{self.name}.json"
+
+    @property
     def files(self) -> tuple[str, ...]:
-        """The files of the batch: the public ones, then the private log if there is an attack."""
-        public = (self.traces, self.trajectories)
-        return (*public, self.private) if self.is_attacked else public
+        """The files of the batch: the public ones, then the private log or the verdicts, if there are any."""
+        private = (self.private,) if self.is_attacked else ()
+        return (self.traces, self.trajectories, *private, *((self.verdicts,) if self.is_judged else ()))
 
     @property
     def journal(self) -> str:
@@ -80,6 +99,16 @@ class Journal(Document):
     files: dict[str, Digest] = Field(description="SHA-256 of each file of the batch, by its name.")
 
 
+class Verdicts(Document):
+    """What events that cannot be made again said about the trials of a batch."""
+
+    format: Literal["ccfs/verdicts/1"] = Field(
+        default="ccfs/verdicts/1", description="Kind and version of this document."
+    )
+    trials: tuple[int, ...] = Field(description="Numbers of the trials of the batch, in order.")
+    events: dict[Name, tuple[bool, ...]] = Field(description="For each event, whether each of these trials is in it.")
+
+
 def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:
     """Yield the batches of an arm in order, over its first `trials` trials. Without a number, over all."""
     total = protocol.trials.count if trials is None else trials
@@ -89,6 +118,7 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
             attack=NOMINAL if attack is None else attack.name,
             number=number,
             trials=tuple(range(start, min(start + protocol.batch, total))),
+            is_judged=any(spec.event == IN_MEMORY for spec in protocol.events),
         )
 
 
@@ -154,24 +184,47 @@ def _run(
     expected: dict[str, dict[str, str]] | None,
 ) -> tuple[bytes, ...]:
     wrapped, controller = build_arm(protocol, arm, attack)
-    tables, rows = TrialTables(wrapped.widths), []
-    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
     try:
         if expected is not None:
             # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
             _refuse_other_provenance(protocol, expected)
             _refuse_another_controller(arm, controller, expected["controllers"])
-        before = generators_now()
-        for trial in batch.trials:
-            _, row = _trial(protocol, arm, wrapped, controller, trial, tables)
-            rows.append(row)
-            traces.take()
-            if private is not None:
-                private.take()
-        if generators_now() != before:
-            refuse_drawn_numbers(lambda: _trial(protocol, arm, wrapped, controller, batch.trials[-1]))
+        return batch_files(protocol, arm, batch, wrapped, controller)
     finally:
         wrapped.close()
+
+
+def batch_files(
+    protocol: Protocol,
+    arm: Arm,
+    batch: Batch,
+    wrapped: ProposalWrapper,
+    controller: Controller,
+    *,
+    seen: Seen = lambda recorder, row: None,
+) -> tuple[bytes, ...]:
+    """Run a batch with parts that are there, and return the bytes of its files without the verdicts.
+
+    Args:
+        protocol: what the trials belong to.
+        arm: the arm of the batch.
+        batch: the batch to run.
+        wrapped: the environment.
+        controller: the arm's controller.
+        seen: called with each trial when it has ended.
+    """
+    tables, rows = TrialTables(wrapped.widths), []
+    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
+    before = generators_now()
+    for trial in batch.trials:
+        recorder, row = _trial(protocol, arm, wrapped, controller, trial, tables)
+        rows.append(row)
+        seen(recorder, row)
+        traces.take()
+        if private is not None:
+            private.take()
+    if generators_now() != before:
+        refuse_drawn_numbers(lambda: _trial(protocol, arm, wrapped, controller, batch.trials[-1]))
     public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))
     return public if private is None else (*public, private.finish())
 

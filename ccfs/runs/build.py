@@ -14,7 +14,7 @@ from ccfs.attacks.ledger import attacked_stages, energy_limit
 from ccfs.files.imports import from_source, loading
 from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
-from ccfs.protocol.registry import ALL_OF, target
+from ccfs.protocol.registry import ALL_OF, IN_MEMORY, target
 from ccfs.runs.events import AllOf, Event
 from ccfs.runtime.environment import Signals, time_limit
 from ccfs.runtime.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
@@ -121,7 +121,7 @@ def build_event(protocol: Protocol, spec: EventSpec, key: str = "events") -> Eve
         return AllOf(events=tuple(parts))
     arguments = dict(spec.arguments)
     # An event of the user's own takes only the arguments that the protocol gives.
-    if ":" not in spec.event:
+    if ":" not in spec.event and spec.event != IN_MEMORY:
         horizon = arguments.setdefault("horizon", protocol.horizon)
         if not (isinstance(horizon, int) and 1 <= horizon <= protocol.horizon):
             within = f"[1, {protocol.horizon}], the protocol's horizon"
@@ -165,7 +165,7 @@ def check_horizon(env: gymnasium.Env[Vector, Vector], horizon: int, *, name: str
 def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     """Return the "module:callable" behind each place of the protocol that names code, ours or the user's own.
 
-    An event that is made of other events has several.
+    An event that is made of other events has several. Objects of the program that made a run have none.
     """
     program = protocol.program
     found: dict[str, tuple[str, ...]] = {"environment": (target("environment", protocol.environment.make),)}
@@ -175,12 +175,13 @@ def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     if program.candidate_map is not None:
         found["program.candidate_map"] = (target("candidate map", program.candidate_map.make),)
     found |= {f"attacks.{attack.name}": (target("attack", attack.rule),) for attack in protocol.attacks}
-    found |= {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
-    return found
+    found = {place: names for place, names in found.items() if names != (IN_MEMORY,)}
+    return found | {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
 
 
 def _event_targets(spec: EventSpec) -> set[str]:
-    return {target("event", spec.event)}.union(*(_event_targets(part) for part in spec.events))
+    own = {target("event", spec.event)} - {IN_MEMORY}
+    return own.union(*(_event_targets(part) for part in spec.events))
 
 
 def foreign_targets(protocol: Protocol) -> tuple[str, ...]:
@@ -220,6 +221,11 @@ def resolve(key: str, path: str) -> Callable[..., object]:
 
 def _make(key: str, reference: Reference, part: str, kind: object) -> object:
     """Make a part from a reference. `kind` is a class or an interface, to which the caller casts the result."""
+    if reference.make == IN_MEMORY:
+        raise ProtocolError(
+            f"`{key}` is an object of the Python program that made this run, so it cannot be made from here. "
+            "`ccfs.audit_policy` takes the objects themselves."
+        )
     with from_source():
         made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)

@@ -12,7 +12,8 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.files.imports import loading
-from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event, event_references
 from ccfs.runs.events import Event, holds, is_lost_by_ending
@@ -20,10 +21,12 @@ from ccfs.runs.host import ChildHost, Judgement, child_of
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store, Trust
+from ccfs.runs.trace import Trace
 from ccfs.runs.trust import foreign_parts, is_own, untrusted
 
 __all__ = [
     "Judged",
+    "StoredEvent",
     "certificate",
     "is_enough",
     "judged_here",
@@ -74,16 +77,37 @@ def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Judg
     if own and store.trust is Trust.CONFINED:
         host = child_of(store, protocol)
         yield {
-            spec.name: _Elsewhere(host, spec.name) if spec.name in own else build_event(protocol, spec)
+            spec.name: _Elsewhere(host, spec.name) if spec.name in own else _event(store, protocol, spec)
             for spec in protocol.events
         }
         return
     with ExitStack() as watched:
         for reference in event_references(protocol):
             watched.enter_context(loading(reference))
-        yield {spec.name: build_event(protocol, spec) for spec in protocol.events}
+        yield {spec.name: _event(store, protocol, spec) for spec in protocol.events}
     if event_references(protocol):
         _refuse(store, changed_events(protocol, read_provenance(store), are_made=True))
+
+
+class StoredEvent:
+    """An event that nobody can make again. Its verdicts were stored when its trials were run."""
+
+    def __init__(self, store: Store, protocol: Protocol, name: str) -> None:
+        reader = RunReader(store, protocol)
+        self._inside = {
+            trial: said
+            for arm in protocol.arms
+            for batch in reader.batches(arm, None)
+            for trial, said in zip(batch.trials, reader.verdicts(batch)[name], strict=True)
+        }
+
+    def holds(self, trace: Trace) -> bool:
+        """Return the stored verdict about a trial."""
+        return self._inside[trace.trial]
+
+
+def _event(store: Store, protocol: Protocol, spec: EventSpec) -> Event:
+    return StoredEvent(store, protocol, spec.name) if spec.event == IN_MEMORY else build_event(protocol, spec)
 
 
 def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, list[bool]]:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ccfs.runs.store import PremiseError
+
 __all__ = ["drawn_from", "generators_kept", "generators_now", "refuse_drawn_numbers"]
 
 _PYTHON, _NUMPY, _TORCH = "Python's `random`", "numpy's `np.random`", "torch's default generator"
@@ -61,7 +63,7 @@ def refuse_drawn_numbers(run: Callable[[], object]) -> None:
     """Raise if a trial draws numbers from a shared generator that the trial does not seed itself."""
     names = drawn_from(run)
     if names:
-        raise RuntimeError(
+        raise PremiseError(
             f"trials draw random numbers from {' and '.join(names)}, which their reset seed does not set. So they do "
             "not repeat. Draw from the environment's `np_random` only. Nothing is certified"
         )

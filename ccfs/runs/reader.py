@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ccfs.files.parquet import parquet_head, read_parquet
 from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
-from ccfs.runs.batches import Batch, plan
+from ccfs.runs.batches import Batch, Verdicts, plan
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of, schema_of, widths_of
 from ccfs.runs.store import RunError, Store
@@ -80,6 +80,13 @@ class RunReader:
         for trial, spent in zip(log.column("trial").to_pylist(), log.column("spent").to_pylist(), strict=True):
             found[trial] = max(found.get(trial, 0.0), spent)
         return found
+
+    def verdicts(self, batch: Batch) -> dict[str, tuple[bool, ...]]:
+        """Return what events that nobody can make again said about each trial of a batch."""
+        found = self.store.read_document(Verdicts, batch.verdicts)
+        if found.trials != batch.trials or any(len(said) != len(batch.trials) for said in found.events.values()):
+            raise RunError(f"{self.store.path(batch.verdicts)}: must have one verdict for each trial of its batch.")
+        return found.events
 
     def _table(self, kind: type[Row], batch: Batch, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         try:

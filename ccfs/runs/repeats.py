@@ -15,9 +15,9 @@ from ccfs.runs.batches import Batch
 from ccfs.runs.executors import Pool
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import StepRow, TrajectoryRow, lines_of
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import PremiseError, Store
 
-__all__ = ["FRESH", "MUST", "PremiseError", "difference", "refuse_other_repeats", "spread"]
+__all__ = ["FRESH", "MUST", "difference", "refuse_other_repeats", "spread"]
 
 FRESH = 8
 """How many trials of each arm are run again with everything made anew."""
@@ -35,10 +35,6 @@ MUST = (
     "numbers from the environment's `np_random` only. Nothing is certified."
 )
 """What a refusal ends with."""
-
-
-class PremiseError(RunError):
-    """Trials that do not repeat. No bound holds for their count, so nothing is certified."""
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -15,6 +15,7 @@ from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.manifest import MANIFEST, write_manifest
+from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.provenance import (
     PROVENANCE,
     TABLES,
@@ -27,7 +28,7 @@ from ccfs.runs.provenance import (
 from ccfs.runs.repeats import refuse_other_repeats
 from ccfs.runs.store import RunError, Store, Trust
 
-__all__ = ["run"]
+__all__ = ["run", "run_objects"]
 
 Advance = Callable[[int], None]
 
@@ -65,7 +66,7 @@ def run(
     store = Store(root, trust=Trust.HERE)
     store.refuse_foreign()
     with store.locked():
-        record = _claim(store, protocol, where)
+        record = _claim(store, protocol, lambda: provenance(protocol, check(protocol, where=where)))
         _refuse_changed_batches(store, protocol)
         is_finished = store.exists(MANIFEST)
         with Pool(engine, protocol.canonical, canonical_json(record), place) as pool:
@@ -80,8 +81,37 @@ def run(
     return store
 
 
-def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
-    """Claim the directory for this protocol and return the provenance. Refuse it before anything is written."""
+def run_objects(objects: Objects, claim: Claimed, root: Path, *, advance: Advance = lambda trials: None) -> Store:
+    """Run every trial of objects of this program, and write the manifest.
+
+    The folder must be new, because nobody can tell whether objects are those that a run was begun with. Some trials are
+    run again at the end, as `run` does.
+
+    Args:
+        objects: what to run.
+        claim: the numbers of the claim.
+        root: the run directory. It must be absent or empty.
+        advance: called with a number of trials when they are finished.
+    """
+    protocol, wrapped = objects.protocol(claim), objects.wrapped(claim)
+    store = Store(root)
+    store.refuse_foreign()
+    if store.is_run:
+        raise RunError(f"{root}: must be a new folder, but holds a run. Objects in memory cannot resume one.")
+    with store.locked():
+        _claim(store, protocol, lambda: objects.record(protocol))
+        for batch in plan(protocol, protocol.arms[0], None):
+            _commit(store, batch, objects.files(protocol, batch, wrapped, advance))
+        objects.refuse_other_repeats(store, protocol, claim, wrapped, advance)
+        write_manifest(store, protocol)
+    return store
+
+
+def _claim(store: Store, protocol: Protocol, made: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """Claim the directory for this protocol and return the provenance, as `made` gives it.
+
+    Refuse the directory before anything is written.
+    """
     if store.is_run:
         owner = store.protocol()
         if owner.hash != protocol.hash:
@@ -89,7 +119,7 @@ def _claim(store: Store, protocol: Protocol, where: str) -> dict[str, object]:
                 f"{store.root}: belongs to the protocol {owner.name!r} with hash {owner.hash[:16]}, "
                 f"got {protocol.name!r} with hash {protocol.hash[:16]}. Choose another run directory."
             )
-    record = provenance(protocol, check(protocol, where=where))
+    record = made()
     if store.exists(PROVENANCE):
         _refuse_other_provenance(store, protocol, record)
         return record

@@ -18,7 +18,7 @@ from ccfs.files.lock import LOCK, LockedError, locked
 from ccfs.files.reading import RefusedFileError, entries, limits, read_bytes, read_json, refuse_links
 from ccfs.protocol.model import Protocol, parse_protocol, refuse_large
 
-__all__ = ["RunError", "Store", "Trust"]
+__all__ = ["PremiseError", "RunError", "Store", "Trust"]
 
 _PROTOCOL = "protocol.json"
 Made = TypeVar("Made", bound=Document)
@@ -39,6 +39,10 @@ class Trust(Enum):
 
 class RunError(RuntimeError):
     """A run directory that cannot be used as asked. Finished batches stay as they are."""
+
+
+class PremiseError(RunError):
+    """Trials that do not repeat. No bound holds for their count, so nothing is certified."""
 
 
 class Store:

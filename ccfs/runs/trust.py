@@ -7,12 +7,21 @@ from dataclasses import dataclass
 
 from ccfs.files.digests import canonical_json
 from ccfs.protocol.model import EventSpec, Protocol
-from ccfs.protocol.registry import ALL_OF, is_safe, target
+from ccfs.protocol.registry import ALL_OF, IN_MEMORY, is_safe, target
 from ccfs.runs.batches import Batch
 from ccfs.runs.provenance import NOT_HERE, code_tables
 from ccfs.runs.store import RunError
 
-__all__ = ["ForeignPart", "UntrustedError", "foreign_parts", "is_own", "places_of", "shipped_events", "untrusted"]
+__all__ = [
+    "ForeignPart",
+    "UntrustedError",
+    "foreign_parts",
+    "is_own",
+    "object_places",
+    "places_of",
+    "shipped_events",
+    "untrusted",
+]
 
 _LONGEST = 200
 
@@ -50,7 +59,7 @@ def foreign_parts(protocol: Protocol, places: Iterable[str] | None = None) -> tu
     found = [
         (place, kind, make, arguments)
         for place, kind, make, arguments in _parts(protocol)
-        if (wanted is None or place in wanted) and not is_safe(kind, make, arguments)
+        if (wanted is None or place in wanted) and make != IN_MEMORY and not is_safe(kind, make, arguments)
     ]
     if not found:
         return ()
@@ -60,6 +69,12 @@ def foreign_parts(protocol: Protocol, places: Iterable[str] | None = None) -> tu
         ForeignPart(place=place, make=make, arguments=arguments, digest=digests[f"{number}"])
         for number, (place, _, make, arguments) in enumerate(found)
     )
+
+
+def object_places(protocol: Protocol) -> tuple[str, ...]:
+    """Return the places of parts of a trial that are objects in memory, so that nobody can make them again."""
+    found = [place for place, _, make, _ in _parts(protocol) if make == IN_MEMORY and not place.startswith("events.")]
+    return tuple(found)
 
 
 def places_of(protocol: Protocol, batch: Batch) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from toys import Line
 from ccfs.attacks.attack import Attack
 from ccfs.attacks.rules import NoShift
 from ccfs.certificates.schedule import ProposalSchedule
-from ccfs.results.policy import certify_policy
+from ccfs.policy import certify_policy
 from ccfs.runs.events import CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal
 from ccfs.runs.outcomes import Outcome
 from ccfs.runtime.components import AcceptAll
@@ -165,16 +165,20 @@ def test_verifier_that_exits_has_rejected():
 
 
 def test_controller_that_exits_is_a_crashed_trial():
-    calls = []
+    class Leaving:
+        digest = "leaving"
 
-    def leave(observation):
-        calls.append(1)
-        if len(calls) > 3:
-            raise SystemExit(0)
-        return [0.0]
+        def reset(self):
+            self.calls = 0
+
+        def center(self, observation):
+            self.calls += 1
+            if self.calls > 3:
+                raise SystemExit(0)
+            return np.zeros(1)
 
     settings = {"schedule": BLOCK, "horizon": 5, "trials": 3, "target": 0.5, "delta": 0.2, "seed": 0}
-    found = certify_policy(Ending(observation=np.zeros(1)), leave, event=NoAbstention(horizon=5), **settings)
+    found = certify_policy(Ending(observation=np.zeros(1)), Leaving(), event=NoAbstention(horizon=5), **settings)
     assert found.successes == 0
 
 

@@ -12,9 +12,9 @@ from ccfs.results.certify import certify
 from ccfs.runs.executors import process_engine, serial_engine
 from ccfs.runs.generators import drawn_from, generators_kept, generators_now
 from ccfs.runs.manifest import MANIFEST
-from ccfs.runs.repeats import FRESH, PremiseError, spread
+from ccfs.runs.repeats import FRESH, spread
 from ccfs.runs.run import run
-from ccfs.runs.store import RunError, Store
+from ccfs.runs.store import PremiseError, RunError, Store
 
 
 def study(env="toys:Line", controller="toys:Push", verifier="accept-all", *, batch=4, trials=16, **arguments):

@@ -1,0 +1,387 @@
+"""The front door in Python: certify a policy in one call, and audit the run that the call left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ccfs.certificates import checks
+from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
+from ccfs.certificates.trajectory import Bound, certify_event
+from ccfs.files.terminal import progress_display
+from ccfs.results.certificate import RunCertificate
+from ccfs.results.certify import certify
+from ccfs.results.verify import verify
+from ccfs.runs.build import check_horizon
+from ccfs.runs.counting import shortfall
+from ccfs.runs.events import Event
+from ccfs.runs.objects import Claimed, Objects
+from ccfs.runs.preflight import Names, try_step
+from ccfs.runs.reader import RunReader
+from ccfs.runs.repeats import spread
+from ccfs.runs.run import run_objects
+from ccfs.runs.store import Store
+from ccfs.runs.trace import Trace
+from ccfs.runtime.components import AcceptAll
+from ccfs.runtime.interfaces import Controller, Vector, Verifier
+from ccfs.runtime.program import CausalProgram, FallbackEntry
+from ccfs.runtime.remade import remaker
+from ccfs.runtime.wrapper import ProposalWrapper
+
+if TYPE_CHECKING:
+    from ccfs.audit.run import AuditReport
+    from ccfs.controllers.adapters.predict import Predictor
+
+__all__ = ["Policy", "audit_policy", "certify_policy", "load_certificate"]
+
+
+Policy: TypeAlias = "Controller | Predictor | Callable[[Vector], ArrayLike]"
+AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+
+
+def certify_policy(
+    env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
+    policy: Policy,
+    *,
+    event: Event | Callable[[Trace], bool],
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
+    horizon: int,
+    trials: int,
+    target: float,
+    delta: float,
+    seed: int,
+    verifier: Verifier | None = None,
+    fallbacks: Sequence[FallbackEntry] = (),
+    family: int = 1,
+    resolution: float | None = None,
+    run: str | Path | None = None,
+    progress: bool = True,
+) -> RunCertificate:
+    """Run `trials` nominal trials of a wrapped policy and certify the probability of an event under shifts.
+
+    Each trial resets `env` with a fresh seed and draws fresh proposal noise. So the trials are independent draws from
+    one law, and Clopper and Pearson's bound applies. Theorem 14 (thm:adaptive-trajectory) turns it into a budget.
+
+    Afterwards some trials are run again: three in the same environment and up to eight in environments made anew, if it
+    can be told how. A policy, a verifier or an environment with a memory across episodes or with random numbers of its
+    own then shows, and the call is refused (docs/threat-model.md says what this cannot see).
+
+    Assumes: everything here was fixed before the call, `seed` included. Whoever chooses among several calls by their
+    results must let `family` count them all. A trial in which anything raises is a failure.
+
+    Args:
+        env: environment with five or six return values per step, or a function that makes one. Its action space is a
+            Box of shape (d,), a Discrete or a MultiDiscrete.
+        policy: gives an action for an observation. A function, a model with `predict`, or a Controller. A model of
+            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included
+            (`ccfs.controllers.from_predict`).
+        event: what counts as success, a function of the public trace alone.
+        schedule: the blocks of each stage. One block for all steps, or one per step, are those of the action stage, or
+            of the score stage if actions are discrete.
+        horizon: greatest number of steps.
+        trials: number of trials, fixed in advance.
+        target: the probability to keep, in (0, 1).
+        delta: failure probability over all `family` claims.
+        seed: root of all random streams. The key of a trial's noise also has the numbers of the claim and the digests
+            of policy, event, verifier and fallbacks, as far as these can be read. The same call draws the same noise
+            again. After tuning, take another seed.
+        verifier: says which actions may run. None accepts every finite action in the box.
+        fallbacks: asked in order if no proposal is accepted. Without an accepted one the trial abstains and fails.
+        family: number of claims that share `delta`.
+        resolution: a power of two such as 2.0**-20. Observations are rounded to its multiples. None does not round.
+        run: a new folder to keep the run in, with traces, certificate and report. None keeps nothing. The commands
+            `ccfs report`, `table`, `verify` and `audit` read it. Only `audit_policy` can replay it.
+        progress: show a bar on stderr, if that is a terminal.
+
+    Raises:
+        PremiseError: trials do not repeat. Nothing is certified.
+    """
+    count = checks.count("trials", trials, minimum=1)
+    objects = _objects(env, policy, event=event, verifier=verifier, fallbacks=fallbacks)
+    program = CausalProgram.for_space(objects.env.action_space, verifier=objects.verifier, fallbacks=objects.fallbacks)
+    claim = Claimed(
+        schedule=as_schedule(schedule, program.deciding),
+        horizon=horizon,
+        trials=count,
+        target=target,
+        delta=delta,
+        family=family,
+        seed=seed,
+        resolution=resolution,
+    )
+    wrapped = objects.wrapped(claim)
+    check_horizon(objects.env, horizon, name="env")
+    # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
+    bound = Bound.CLOPPER_PEARSON
+    certify_event(0, count, delta=delta, family=family, target=target, schedule=claim.schedule, bound=bound)
+    missing = shortfall(count, delta=delta, family=family, target=target, bound=bound)
+    if missing is not None:
+        raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
+    _try_one_step(objects, wrapped, seed)
+    with TemporaryDirectory(prefix="ccfs-") as scratch:
+        root = Path(scratch) / "run" if run is None else Path(run)
+        with _progress(objects.name, count + objects.repeats(count), is_shown=progress) as advance:
+            store = run_objects(objects, claim, root, advance=advance)
+        (certificate,) = certify(store)
+        if run is not None:
+            from ccfs.report.page import write_report  # a page needs more than a certificate
+
+            write_report(store)
+    return certificate
+
+
+def audit_policy(
+    run: str | Path,
+    env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
+    policy: Policy,
+    *,
+    event: Event | Callable[[Trace], bool],
+    verifier: Verifier | None = None,
+    fallbacks: Sequence[FallbackEntry] = (),
+    replay: int | None = None,
+) -> AuditReport:
+    """Audit a run that `certify_policy` left, and replay its trials with the same objects.
+
+    Everything that `ccfs audit` checks is checked. Then the objects are compared with what the run recorded of them,
+    and trials are run again, each in a new environment if one can be made. Every field and every verdict of the event
+    must come out the same.
+
+    Args:
+        run: the folder of the run.
+        env: as it was given to `certify_policy`, and so are the other objects.
+        policy: the policy.
+        event: the event.
+        verifier: the verifier.
+        fallbacks: the fallbacks.
+        replay: how many trials to replay, spread evenly over the run. None replays all.
+    """
+    from ccfs.audit.run import audit
+
+    store = Store(Path(run))
+    report = audit(store)
+    if not report.is_clean:
+        return report
+    protocol = store.protocol()
+    objects = _objects(env, policy, event=event, verifier=verifier, fallbacks=fallbacks)
+    claim = Claimed.of(protocol)
+    here = objects.protocol(claim)
+    faults = [
+        f"protocol.json: `{key}` is {there} in the run, and {now} of these objects."
+        for key, there, now in _differences(protocol.model_dump(mode="json"), here.model_dump(mode="json"))
+    ]
+    replayed = 0
+    if not faults:
+        reader, wrapped = RunReader(store, protocol), objects.wrapped(claim)
+        homes = {trial: batch for batch in reader.batches(protocol.arms[0], None) for trial in batch.trials}
+        chosen = list(homes) if replay is None else spread(len(homes), checks.count("replay", replay))
+        for trial in chosen:
+            used = wrapped if objects.make is None else objects.wrapped(claim, objects.make())
+            found = objects.difference(reader, protocol, homes[trial], trial, used)
+            if used is not wrapped:
+                used.close()
+            if found is not None:
+                faults.append(f"{homes[trial].traces}: trial {trial} does not replay: {found}")
+        replayed = 0 if faults else len(chosen)
+    notes = [note for note in report.notes if "objects in memory, so none was replayed" not in note]
+    return report.model_copy(update={"faults": tuple(faults), "notes": tuple(notes), "replayed": replayed})
+
+
+def load_certificate(path: str | Path) -> RunCertificate:
+    """Read a certificate of a run and recompute its numbers. Raise CertificateError if one does not follow."""
+    return verify(Path(path), None)
+
+
+def _differences(there: object, here: object, key: str = "") -> Iterator[tuple[str, object, object]]:
+    """Yield the places where two protocols differ, each with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in sorted({*there, *here}):
+            yield from _differences(there.get(name), here.get(name), f"{key}.{name}".lstrip("."))
+    elif isinstance(there, (list, tuple)) and isinstance(here, (list, tuple)) and len(there) == len(here):
+        for number, (before, now) in enumerate(zip(there, here, strict=True)):
+            yield from _differences(before, now, f"{key}.{number}")
+    elif there != here:
+        yield key, there, here
+
+
+def _objects(
+    env: object,
+    policy: Policy,
+    *,
+    event: Event | Callable[[Trace], bool],
+    verifier: Verifier | None,
+    fallbacks: Sequence[FallbackEntry],
+) -> Objects:
+    """Return what the user gave, in the form in which it runs."""
+    controller, success = _controller(policy), _event(event)
+    made, make = _environment(env)
+    return Objects(
+        env=made,
+        make=make,
+        controller=controller,
+        source=policy,
+        verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
+        fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
+        event=success,
+        judge=event,
+        name=_name(event),
+    )
+
+
+def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:
+    """Return an environment, and a function that makes others like it if that can be told."""
+    _refuse_what_is_no_environment(env)
+    if isinstance(env, gymnasium.Env):
+        _refuse_spaces(env)
+        return env, remaker(env)
+
+    def make() -> AnyEnv:
+        made = env() if callable(env) else env
+        if not isinstance(made, gymnasium.Env):
+            raise TypeError(f"`env` must be an environment or a function that makes one, got {made!r} from it.")
+        return made
+
+    made = make()
+    _refuse_spaces(made)
+    return made, make
+
+
+_VECTORS = ("gymnasium.vector.", "stable_baselines3.common.vec_env.", "gymnasium.experimental.vector.")
+
+
+def _refuse_what_is_no_environment(env: object) -> None:
+    kinds = [f"{kind.__module__}." for kind in type(env).__mro__]
+    if any(kind.startswith(_VECTORS) for kind in kinds):
+        raise TypeError(
+            f"`env` must be a single environment, got {type(env).__name__}, which steps several at once. Trials are "
+            "counted one by one: pass one environment, as you made it before it was vectorised."
+        )
+    if isinstance(env, gymnasium.Env) or (callable(env) and not isinstance(env, str)):
+        return
+    advice = ""
+    if isinstance(env, str):
+        advice = f" Make it first: gymnasium.make({env!r})."
+    elif any(kind.startswith("gym.") for kind in kinds):
+        advice = " It is one of the old `gym`. Make it with gymnasium, or wrap it with shimmy."
+    elif hasattr(env, "possible_agents"):
+        advice = " It has several agents. Wrap it so that one policy acts for one of them."
+    raise TypeError(f"`env` must be a Gymnasium environment, or a function that makes one, got {env!r}.{advice}")
+
+
+def _refuse_spaces(env: AnyEnv) -> None:
+    """Refuse actions that no stage of noise fits, with what to do."""
+    space = env.action_space
+    if isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
+        return  # `CausalProgram.for_space` says more about these
+    advice = {
+        "Tuple": "Put all parts into one Box or one MultiDiscrete, in a gymnasium.ActionWrapper that takes them apart.",
+        "Dict": "Put all parts into one Box or one MultiDiscrete, in a gymnasium.ActionWrapper that takes them apart.",
+        "MultiBinary": "Make it MultiDiscrete([2, 2, ...]) in a gymnasium.ActionWrapper.",
+    }.get(type(space).__name__, "Give it one of these in a gymnasium.ActionWrapper.")
+    raise TypeError(f"`env` must have Box, Discrete or MultiDiscrete actions, got {space}. {advice}")
+
+
+@contextmanager
+def _progress(name: str, total: int, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show a bar on stderr if that is a terminal. Gives the function that moves it on."""
+    if not is_shown:
+        yield lambda trials: None
+        return
+    from rich.console import Console
+
+    with progress_display(Console(stderr=True)) as display:
+        task = display.add_task(name, total=total, note="trials")
+        yield lambda trials: display.update(task, advance=trials)
+
+
+class _Function:
+    """A function as a controller. It has no digest, because nothing is stored."""
+
+    digest = ""
+
+    def __init__(self, function: Callable[[Vector], ArrayLike]) -> None:
+        self._function = function
+
+    def reset(self) -> None:
+        """Do nothing: the function has no memory."""
+
+    def center(self, observation: Vector) -> Vector:
+        answer = self._function(observation)
+        if isinstance(answer, tuple) and len(answer) == 2 and (np.ndim(answer[0]) or answer[1] is None):
+            raise TypeError(
+                "`policy` must return an action, got a pair (action, state), as `predict` returns it. "
+                "Pass the model itself, or return the action alone."
+            )
+        return np.asarray(answer, dtype=np.float64)
+
+
+class _Event:
+    def __init__(self, function: Callable[[Trace], bool]) -> None:
+        self._function = function
+
+    def holds(self, trace: Trace) -> bool:
+        return self._function(trace)
+
+
+def _controller(policy: Policy) -> Controller:
+    from ccfs.controllers.adapters.predict import Predictor, from_predict
+
+    if isinstance(policy, type):
+        raise TypeError(f"`policy` must be made first, got the class {policy.__name__}.")
+    if isinstance(policy, Controller):
+        return policy
+    if isinstance(policy, Predictor):
+        return from_predict(policy)
+    if not callable(policy):
+        raise TypeError(f"`policy` must be a function, a model with `predict`, or a Controller, got {policy!r}.")
+    return _Function(policy)
+
+
+def _event(event: Event | Callable[[Trace], bool]) -> Event:
+    if isinstance(event, type):
+        raise TypeError(
+            f"`event` must be made first, got the class {event.__name__}. "
+            "Call it with its arguments, as in GoalBeforeCost(horizon=200)."
+        )
+    if isinstance(event, Event):
+        return event
+    if not callable(event):
+        raise TypeError(f"`event` must be an event or a function of a trace, got {event!r}. See `ccfs.runs.events`.")
+    return _Event(event)
+
+
+def _name(event: Event | Callable[[Trace], bool]) -> str:
+    name = str(getattr(event, "__name__", type(event).__name__)).lstrip("_")
+    return name[:80] if name.isidentifier() and name.isascii() else "event"
+
+
+def _written(name: str) -> str:
+    """Return a name as a protocol can hold it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:80] or "fallback"
+
+
+def _try_one_step(objects: Objects, wrapped: ProposalWrapper, seed: int) -> None:
+    """Raise if a part makes a mistake. In a trial the mistake would only count as a failure."""
+    verifier, controller = type(objects.verifier).__name__, objects.controller
+    names = Names(
+        environment="`env`",
+        controller="`policy`",
+        verifier=f"`verifier` {verifier}",
+        cost="cost",
+        advice="Have it reported there, or choose an event that needs none.",
+    )
+
+    def ask(observation: Vector) -> Vector:
+        controller.reset()
+        return controller.center(observation)
+
+    events = {objects.name: objects.event}
+    try_step(wrapped, ask, schedules=[wrapped.schedule], root=seed, taken=(), events=events, names=names)

@@ -1,0 +1,89 @@
+"""Make a second environment as a given one was made, as far as the object itself tells how."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+__all__ = ["arguments_of", "layers", "remaker"]
+
+AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+
+
+def layers(env: AnyEnv) -> list[AnyEnv]:
+    """Return an environment and everything that it wraps, the outermost first.
+
+    >>> [type(layer).__name__ for layer in layers(gymnasium.make("Pendulum-v1", disable_env_checker=True))]
+    ['TimeLimit', 'OrderEnforcing', 'PendulumEnv']
+    """
+    found = [env]
+    while isinstance(found[-1], gymnasium.Wrapper):
+        found.append(found[-1].env)
+    return found
+
+
+def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
+    """Return a function that makes environments like `env`, or None if nobody can tell how.
+
+    The innermost environment is made by its spec or by its class. Then each wrapper is put around it again. Arguments
+    are those that Gymnasium recorded or, by the usual habit, the attributes of the same name. If one cannot be found,
+    nobody can tell. The result must consist of the same classes and have the same spaces.
+    """
+
+    def make() -> AnyEnv:
+        found = _inner(env)
+        outer = layers(env)[: len(layers(env)) - len(layers(found))]
+        for layer in reversed(outer):
+            found = type(layer)(found, **arguments_of(layer))  # type: ignore[call-arg]
+        if [type(layer) for layer in layers(found)] != [type(layer) for layer in layers(env)]:
+            raise TypeError("it consists of other classes")
+        if (found.observation_space, found.action_space) != (env.observation_space, env.action_space):
+            raise ValueError("it has other spaces")
+        return found
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the constructor had to say, it has said
+            close: Callable[[], object] = make().close
+            close()
+    except Exception:  # the constructor is the user's own, and a guess at its arguments may fail in any way
+        return None
+    return make
+
+
+def _inner(env: AnyEnv) -> AnyEnv:
+    """Return an environment like the innermost layers of `env`."""
+    own = layers(env)
+    spec = own[-1].spec
+    if spec is None:
+        return type(own[-1])(**arguments_of(own[-1]))
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    if creator is None:
+        raise TypeError(f"{spec.id} has no entry point")
+    found = creator(**deepcopy(spec.kwargs))
+    if not isinstance(found, gymnasium.Env):
+        raise TypeError(f"{spec.id} makes no single environment")
+    found.unwrapped.spec = spec
+    return found
+
+
+def arguments_of(layer: AnyEnv) -> dict[str, object]:
+    """Return the arguments with which a layer was made, without what it wraps. Raise TypeError if one is unknown."""
+    values = vars(layer)
+    saved = values.get("_saved_kwargs")  # of Gymnasium's `RecordConstructorArgs`
+    if isinstance(saved, dict):
+        return deepcopy(saved)
+    parameters = list(inspect.signature(type(layer)).parameters.values())
+    found: dict[str, object] = {}
+    for parameter in parameters[1:] if isinstance(layer, gymnasium.Wrapper) else parameters:
+        names = [name for name in (parameter.name, f"_{parameter.name}") if name in values]
+        if not names or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"nobody can tell what {parameter.name!r} was")
+        found[parameter.name] = deepcopy(values[names[0]])
+    return found

@@ -1,0 +1,138 @@
+"""A second environment is made as the first one was, or not at all."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from toys import Line, limited
+
+from ccfs.envs.toys.corridor import make as corridor
+from ccfs.runtime.remade import arguments_of, layers, remaker
+
+
+class Plain(Line):
+    """Takes nothing."""
+
+    def __init__(self):
+        super().__init__()
+
+
+class Kept(Line):
+    """Keeps what it takes, one of them under an underscore."""
+
+    def __init__(self, noise, speed=1.0):
+        super().__init__(noise=noise)
+        self._speed = speed
+
+
+class Hidden(Line):
+    """Takes something that nobody can find again."""
+
+    def __init__(self, secret=3):
+        super().__init__(noise=secret)
+
+
+class Loose(Line):
+    """Takes anything."""
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+
+
+class Scale(gymnasium.Wrapper):
+    """A wrapper without Gymnasium's record of its arguments."""
+
+    def __init__(self, env, factor):
+        super().__init__(env)
+        self.factor = factor
+
+
+class Fussy(Line):
+    """Can be made once."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Fussy.made += 1
+        if Fussy.made > 1:
+            raise OSError("the port is taken")
+
+
+def kinds(env):
+    return [type(layer) for layer in layers(env)]
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        Plain(),
+        Kept(0.5, speed=2.0),
+        Scale(Kept(0.5), 3.0),
+        corridor(horizon=7, post=0.2),
+        gymnasium.make("Pendulum-v1"),
+        gymnasium.make("Pendulum-v1", g=3.0),
+        gymnasium.wrappers.FlattenObservation(gymnasium.make("MountainCarContinuous-v0", max_episode_steps=7)),
+        Scale(gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -0.5, 0.5), 2.0),
+    ],
+    ids=lambda env: "-".join(kind.__name__ for kind in kinds(env)),
+)
+def test_remade_environment_behaves_as_the_first(env):
+    again = remaker(env)()
+    assert again is not env
+    assert kinds(again) == kinds(env)
+    np.testing.assert_array_equal(again.reset(seed=4)[0], env.reset(seed=4)[0])
+    for _ in range(5):
+        action = np.full(env.action_space.shape, 0.1, env.action_space.dtype)
+        for one, other in zip(again.step(action)[:4], env.step(action)[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_remade_environment_has_the_arguments_of_the_first():
+    again = remaker(Scale(Kept(0.5, speed=2.0), 3.0))()
+    assert (again.factor, again.env._speed, again.env.noise) == (3.0, 2.0, 0.5)
+    assert remaker(gymnasium.make("Pendulum-v1", g=3.0))().unwrapped.g == 3.0
+    assert arguments_of(remaker(corridor(horizon=7, post=0.2))())["post"] == 0.2
+
+
+@pytest.mark.parametrize("env", [Hidden(), Loose(), limited(4), Scale(Hidden(), 2.0)])
+def test_nothing_is_guessed(env):
+    assert remaker(env) is None
+
+
+def test_environment_that_can_be_made_once_is_left_alone():
+    assert remaker(Fussy()) is None
+
+
+def test_remade_environment_with_other_spaces_is_none():
+    env = Plain()
+    env.action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64)
+    assert remaker(env) is None
+
+
+def test_arguments_are_copies():
+    class Holds(Line):
+        def __init__(self, places):
+            super().__init__()
+            self.places = places
+
+    env = Holds([1, 2])
+    arguments_of(env)["places"].append(3)
+    assert env.places == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+@pytest.mark.parametrize("fast", [True, False])
+def test_safety_gymnasium_is_remade(fast):
+    from ccfs.envs import make
+
+    env = make("SafetyPointGoal1-v0", fast=fast, max_episode_steps=4)
+    again = remaker(env)()
+    assert kinds(again) == kinds(env)
+    np.testing.assert_array_equal(again.reset(seed=1)[0], env.reset(seed=1)[0])
+    for _ in range(4):
+        one, other = again.step(np.ones(2)), env.step(np.ones(2))
+        np.testing.assert_array_equal(one[0], other[0])
+        assert one[1:5] == other[1:5]
