@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -266,7 +266,7 @@ class ScheduleSpec(Part):
         self.plan  # noqa: B018  # made for its own checks
         return self
 
-    @property
+    @cached_property  # every batch asks for it
     def plan(self) -> Schedule:
         """The schedule as the runtime takes it."""
         return Schedule(
