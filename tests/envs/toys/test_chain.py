@@ -137,7 +137,7 @@ def test_chain_spec_refuses():
 SWITCH = SwitchSpec()
 # In state 2 up and the retreat are rejected: exhausting the proposals there abstains.
 STRICT = SwitchSpec(
-    scores=((0.0, 0.8), (0.0, 0.2), (1.2, 0.0), (0.9, 0.0), (0.0, 0.0)),
+    scores=((0.0, 0.8), (0.0, 0.2), (0.6, 0.0), (0.9, 0.0), (0.0, 0.0)),
     allowed=((0, 1), (0, 1), (0,), (0, 1), (0, 1)),
     retreats=(0, 0, 1, 0, 0),
 )
