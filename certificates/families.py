@@ -353,7 +353,7 @@ def certify_family(
     numbers, cuts = _cells(cells, width), _truncations(truncations)
     law, claims = Sampling.of(sampling), checks.count("family", family, minimum=1)
     share = bonferroni(bonferroni(delta, claims), math.prod(numbers) * len(cuts) + 1)
-    nominal = max(1.0 - cohort_lower(int(flags.sum()), len(flags), delta=share), 0.0)
+    nominal = fraction_upper(1 - Fraction(cohort_lower(int(flags.sum()), len(flags), delta=share)))
     centers, reach = _net(limits, numbers)
     gap = _gap(top, reach)
     most = float(max(_quadratic(top, theta) for theta in centers))
@@ -409,7 +409,7 @@ class _Trials:
         return cls(len(flags), logs[~flags], squares[~flags])
 
     def rooms(self, limit: Fraction) -> NDArray[np.float64]:
-        """Return what padding each trial needs to the energy `limit`, up to a small part of the slack."""
+        """Return limit - energy of each trial, up to a small part of the slack."""
         if not limit < 2**20:
             raise ValueError(f"`mu` must be below 1024, so that doubles resolve the energy, got mu^2 = {float(limit)}.")
         rooms: NDArray[np.float64] = float(limit) - self.energies
@@ -417,22 +417,26 @@ class _Trials:
 
 
 def _upper(trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float) -> float:
-    """Return the least bound of `shifted_failure_upper` over the truncations, with mu^2 = limit."""
-    ratios, rooms = trials.ratios(), np.maximum(trials.rooms(limit) - SLACK, 0.0)
-    least = 1.0
+    """Return the least bound of `shifted_failure_upper` over the truncations, with mu^2 = limit.
+
+    Ratios are padded to the energy limit + SLACK. Then the room of a trial is at least limit - energy, even if its
+    energy is off by the slack.
+    """
+    ratios, rooms = trials.ratios(), np.maximum(trials.rooms(limit), 0.0)
+    padded, least = limit + Fraction(SLACK), 1.0
     with precision():
         for part in weights:
             found = part.upper(ratios, rooms)
             values = np.concatenate([found, np.zeros(trials.number - len(found))])
             mean = mean_upper(values, delta=delta, highest=part.tau)
-            least = min(least, upper_float(exact(mean) + _excess(limit, part.tau)))
+            least = min(least, upper_float(exact(mean) + _excess(padded, part.tau)))
     return least
 
 
 def _lower(trials: _Trials, limit: Fraction, tau: float, delta: float) -> float:
     """Return the bound of `shifted_failure_lower` for one truncation, with mu^2 = limit."""
     with precision():
-        rooms = np.maximum(trials.rooms(limit), 0.0) + SLACK
+        rooms = np.maximum(trials.rooms(limit), 0.0) + 2.0 * SLACK
         pairs = zip((trials.log_ratios - SLACK).tolist(), rooms.tolist(), strict=True)
         weights = [min(max(lower_float(_weight(exact(log), exact(room), tau)), 0.0), tau) for log, room in pairs]
         return min(mean_lower(weights + [0.0] * (trials.number - len(weights)), delta=delta, highest=tau), 1.0)

@@ -269,8 +269,8 @@ def certify_totals(
 
     Variance. With several draws at each initial state, the sample variance there has the right mean, and lies between
     0 and a known number. With one draw, half of the squared difference of neighbouring trials has a mean of at least
-    the average of their variances. `mean_upper` bounds the average of either. It is never above a quarter of the
-    squared range.
+    the average of their variances, and the last three trials are taken together if their number is odd. `mean_upper`
+    bounds the average of either. It is never above a quarter of the squared range.
 
     Band. Let F be the average distribution function and X_(i) the i-th smallest of n independent totals. For a fixed
     level u let q be the least point with F(q) >= u. If F(X_(i)) < u, then X_(i) < q, so at least i totals are below q,
@@ -347,10 +347,28 @@ def _for_mean(costs: Sequence[Sequence[float]], law: Sampling) -> list[float]:
 
 def _variance_upper(costs: Sequence[Sequence[float]], delta: float, reach: Fraction) -> float:
     """Return an upper bound on the average variance within strata, or on that of pairs if each has one draw."""
-    groups = costs if len(costs[0]) > 1 else [[*a, *b] for a, b in zip(costs[::2], costs[1::2], strict=False)]
-    most = fraction_upper(max(_greatest_variance(len(group)) for group in groups) * reach**2)
-    values = [min(fraction_upper(_sample_variance(group)), most) for group in groups]
-    return min(mean_upper(values, delta=delta, highest=most), fraction_upper(reach**2 / 4))
+    exact_values, greatest, factor = _spreads(costs)
+    most = fraction_upper(greatest * reach**2)
+    values = [min(fraction_upper(value), most) for value in exact_values]
+    bound = Fraction(mean_upper(values, delta=delta, highest=most)) * factor
+    return fraction_upper(min(bound, reach**2 / 4))
+
+
+def _spreads(costs: Sequence[Sequence[float]]) -> tuple[list[Fraction], Fraction, Fraction]:
+    """Return independent numbers, the greatest that totals in [0, 1] can give, and a factor.
+
+    The average mean of the numbers times the factor is the average variance of the strata, or more. With one draw at
+    each, neighbours form pairs, the last three a group if their number is odd. The sample variance of a group has a
+    mean of at least the average variance of its members, and counts as often as it has members.
+    """
+    if len(costs[0]) > 1:
+        greatest = max(_greatest_variance(len(stratum)) for stratum in costs)
+        return [_sample_variance(stratum) for stratum in costs], greatest, Fraction(1)
+    single = [stratum[0] for stratum in costs]
+    pairs = len(single) // 2
+    groups = [single[2 * i : 2 * i + 2] for i in range(pairs - 1)] + [single[2 * pairs - 2 :]]
+    # Two members have at most 2 * 1/2, three at most 3 * 1/3.
+    return [len(group) * _sample_variance(group) for group in groups], Fraction(1), Fraction(pairs, len(single))
 
 
 def _sample_variance(values: Sequence[float]) -> Fraction:

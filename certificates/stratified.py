@@ -53,18 +53,15 @@ CAP = 0.98
 # most. The first mostly suffice.
 _STRENGTHS = (8.0, 16.0, 4.0, 32.0, 2.0, 1.0)
 _MOST = 0.95  # a failure multiplies the evidence by no less than 1 - 0.95
+_LARGEST_BLOCK = 256  # so that the binomial coefficients stay small enough
 _SPARE = tuple(i / 64 for i in range(1, 64))  # where a tangent may touch if the wanted one is too steep for a bet
 # Bets on a law, as shares of the largest that keeps every factor positive.
 _SHARES = (15 / 16, *(2.0**-j for j in range(1, 8)))
 _TINY = 2.0**-900
 # These sentences stand on certificates. A changed sentence needs a new version of the format.
-_PREMISES = {
-    Sampling.COHORT: "Pilot trajectories are not among the counted ones.",
-    Sampling.LAW: (
-        "The run may have stopped after any complete initial state, also because of its results. Pilot trajectories "
-        "are not among the counted ones."
-    ),
-}
+_ANYTIME = "The run may have stopped after any complete initial state, also because of its results."
+_FIXED_NUMBER = "The number of initial states was fixed before sampling."
+_NO_PILOT = "Pilot trajectories are not among the counted ones."
 
 Counts = Sequence[int] | NDArray[np.int64]
 
@@ -103,9 +100,10 @@ def stratified_evidence(
 
     Law. Let b = 1 and f = h_mu(c) + w (X - c), averaged over the choices of the draw. Its mean is at most h_mu(p),
     given the initial state. Initial states are independent draws, so the f of different strata are independent with
-    means of at most theta(mu). Every f is above some number l that follows from the plan. For 0 < g < 1 / (q - l) the
-    product of 1 + g (f - q) is positive, and its mean is at most 1. Given the earlier strata the next factor has a mean
-    of at most 1, so by Ville's inequality the run may also stop after any complete stratum.
+    means of at most theta(mu). Every f is at least some number l that follows from the plan. For 0 < g < 1 / (q - l)
+    the product of 1 + g (f - q) is positive, and its mean is at most 1. Given the earlier strata the next factor has a
+    mean of at most 1. So by Ville's inequality the run may also stop after any complete stratum, if all have the same
+    numbers of draws. (Otherwise l is known only when all strata are.)
 
     The rule for a cohort is NOT valid for a law. Given the initial states it tests their own average. A lucky choice
     of initial states is then taken for the law.
@@ -175,7 +173,10 @@ class StratifiedCertificate(ShiftCertificate):
     @property
     def sampling_premise(self) -> str:
         """How the trials must have been sampled, in words."""
-        return f"{self.sampling.premise} {_PREMISES[self.sampling]}"
+        # With unequal plans the bets on a law depend on all of them, so that its evidence is fair at the end only.
+        is_one_plan = len(set(zip(self.pilot_draws, self.main_draws, strict=True))) == 1
+        number = _ANYTIME if self.sampling is Sampling.LAW and is_one_plan else _FIXED_NUMBER
+        return f"{self.sampling.premise} {number} {_NO_PILOT}"
 
     def lower_at_mu(self, mu: float) -> float:
         """Return the certified average probability under shifts of size `mu`, rounded down.
@@ -426,7 +427,7 @@ class _Rule:
 
 def _block(draws: int, strength: float) -> int:
     """Return how many main draws are bet on at a time: few, so that many choose the tangent, yet with a small stake."""
-    return min(max(math.ceil(6.0 * strength), 1), max(draws // 2, 1))
+    return min(max(math.ceil(6.0 * strength), 1), max(draws // 2, 1), _LARGEST_BLOCK)
 
 
 def _tangent(mu: float, at: float) -> _Tangent:
@@ -452,7 +453,7 @@ def _cohort_part(
     stake = strength / block
     hit, miss, start = _bet(tangents, spare, stake, block, target)
     pilot, main = (np.array(column) for column in zip(*counts, strict=True))
-    weights = _held_out_weights(draws, block)[main]
+    weights = np.stack([_held_out_weights(draws, block, successes) for successes in main.tolist()])
     evidence = np.zeros(len(main))
     hits, misses = _powers(hit, block), _powers(miss, block)
     for won in range(block + 1):
@@ -460,7 +461,8 @@ def _cohort_part(
         possible = (seen >= 0) & (seen <= draws - block)
         at = np.where(possible, pilot + seen, 0)
         # Every intermediate product is 0 or at least 2^-900, so that each rounding is a relative one.
-        term = _cut(_cut(weights[:, won] * misses[block - won, at]) * hits[won, at]) * start[at]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+            term = _cut(_cut(weights[:, won] * misses[block - won, at]) * hits[won, at]) * start[at]
         evidence += np.where(possible, _cut(term), 0.0)
     if not (evidence.min() >= _TINY and evidence.max() <= 1.0 / _TINY):
         return None
@@ -503,8 +505,9 @@ def _loss(line: _Tangent, stake: float) -> float:
 def _powers(base: NDArray[np.float64], last: int) -> NDArray[np.float64]:
     """Return base^0, ..., base^last as rows, with 0 for what is too small to have a relative rounding."""
     rows = [np.ones_like(base)]
-    for _ in range(last):
-        rows.append(_cut(rows[-1] * base))
+    with np.errstate(over="ignore"):
+        for _ in range(last):
+            rows.append(_cut(rows[-1] * base))
     return np.stack(rows)
 
 
@@ -512,16 +515,15 @@ def _cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(values >= _TINY, values, 0.0)
 
 
-@lru_cache(maxsize=64)
-def _held_out_weights(draws: int, block: int) -> NDArray[np.float64]:
-    """Return the share of the choices of `block` draws that have j successes, row s column j, each rounded once."""
-    weights = np.zeros((draws + 1, block + 1))
-    for successes in range(draws + 1):
-        choices = math.comb(draws, successes)
-        for won in range(max(0, successes - draws + block), min(block, successes) + 1):
-            # Python divides integers with one rounding.
-            share = math.comb(block, won) * math.comb(draws - block, successes - won) / choices
-            weights[successes, won] = share if share >= _TINY else 0.0
+@lru_cache(maxsize=8192)
+def _held_out_weights(draws: int, block: int, successes: int) -> NDArray[np.float64]:
+    """Return the share of the choices of `block` draws that have 0, 1, ... of the successes, each rounded once."""
+    weights = np.zeros(block + 1)
+    choices = math.comb(draws, successes)
+    for won in range(max(0, successes - draws + block), min(block, successes) + 1):
+        # Python divides integers with one rounding.
+        share = math.comb(block, won) * math.comb(draws - block, successes - won) / choices
+        weights[won] = share if share >= _TINY else 0.0
     weights.setflags(write=False)
     return weights
 
@@ -539,8 +541,10 @@ def _held_out_mean(plan: tuple[int, int], pilot: int, main: int, tangents: Seque
 def _strata(
     pilot_successes: Counts, pilot_draws: int | Counts, main_successes: Counts, main_draws: int | Counts
 ) -> _Strata:
-    pilot = checks.counts("pilot_successes", pilot_successes, minimum_length=1)
-    main = checks.counts("main_successes", main_successes, minimum_length=1)
+    pilot = checks.counts("pilot_successes", pilot_successes, minimum_length=0)
+    main = checks.counts("main_successes", main_successes, minimum_length=0)
+    if not main:
+        raise ValueError("`main_successes` must have at least one stratum, got none.")
     if len(pilot) != len(main):
         raise ValueError(
             f"`pilot_successes` must have one entry for each of {len(main)} strata, got {len(pilot)}. "

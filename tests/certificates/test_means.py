@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfs.certificates import means
 from ccfs.certificates.documents import CertificateError
 from ccfs.certificates.means import Total, TotalCertificate, certify_totals
 
@@ -156,10 +157,10 @@ def test_claims_about_a_law_fail_with_probability_at_most_delta_by_enumeration(d
 @pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_band_fails_with_probability_at_most_delta_by_enumeration(delta: float) -> None:
-    """All points of the band together, for every cohort of eight draws from a list of laws on three values."""
+    """All points of the band together, for every cohort of seven draws from a list of laws on three values."""
     worst = Fraction(0)
     issued: dict[tuple[float, ...], TotalCertificate] = {}
-    for cohort in combinations_with_replacement(LAWS[1:4], 8):
+    for cohort in combinations_with_replacement(LAWS[1:4], 7):
         average = mixture(cohort)
         counts: dict[tuple[float, ...], Fraction] = {(): Fraction(1)}
         for law in cohort:
@@ -205,6 +206,22 @@ def test_strata_use_the_variance_within_them() -> None:
     assert apart.expected(0.5) < mixed.expected(0.5)
     # Draws at one initial state are not independent draws of the law. So its mean has the units of the strata.
     assert study(pairs, sampling="law", **options).mean > apart.mean
+
+
+@given(st.lists(st.sampled_from(range(len(LAWS))), min_size=2, max_size=5))
+def test_spreads_have_a_mean_of_at_least_the_average_variance(kinds: list[int]) -> None:
+    """Exactly, for every number of trials, odd ones too: no member of a cohort is left out."""
+    cohort = [LAWS[kind] for kind in kinds]
+    variance = Fraction(0)
+    for law in cohort:
+        mean = sum(Fraction(value) * mass for value, mass in law.items())
+        variance += sum((Fraction(value) - mean) ** 2 * mass for value, mass in law.items()) / len(cohort)
+    found = Fraction(0)
+    for strata, mass in outcomes(cohort, 1).items():
+        values, greatest, factor = means._spreads(strata)
+        assert max(values) <= greatest * 4**2
+        found += mass * factor * sum(values, Fraction(0)) / len(values)
+    assert found >= variance
 
 
 @given(

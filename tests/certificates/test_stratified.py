@@ -331,6 +331,8 @@ def test_law_may_stop_after_any_stratum_because_bets_do_not_depend_on_their_numb
     counts = [12, 3, 12, 9, 12]
     for share in stratified._SHARES:
         assert 0.0 < share < 1.0
+    assert "may have stopped after any complete initial state" in certificate(counts, 12, sampling="law").premises[0]
+    assert "may have stopped" not in certificate(counts, 12, sampling="cohort").premises[0]
     longer = [stratified_evidence([0] * m, 0, counts[:m], 12, mu=0.5, target=0.5, sampling="law") for m in range(1, 6)]
     with mpmath.workdps(60):
         for m, value in enumerate(longer, start=1):
@@ -404,6 +406,8 @@ def test_certificate_survives_json_and_carries_its_premises(sampling: str) -> No
     assert again == proof
     assert again.to_json() == proof.to_json()
     assert proof.premises[0].startswith(Sampling(sampling).premise)
+    # The plans differ, so that stopping early is not covered, also for a law.
+    assert "The number of initial states was fixed" in proof.premises[0]
     assert proof.premises[0].endswith("Pilot trajectories are not among the counted ones.")
     assert proof.premises[1:] == PREMISES
     assert proof.budget == pytest.approx(proof.mu / math.sqrt(proof.charge), rel=1e-14)
@@ -491,7 +495,7 @@ def test_ten_thousand_strata_take_less_than_a_second(pilot: int, main: int, samp
         ({"main_successes": [5, 2]}, ValueError, "`main_successes` must be at most `main_draws`, got 5 of 4 at 0"),
         ({"main_successes": [2.0, 2]}, TypeError, r"`main_successes\[0\]` must be an integer, got 2.0"),
         ({"main_successes": [math.nan, 2]}, TypeError, r"`main_successes\[0\]` must be an integer, got nan"),
-        ({"main_successes": []}, ValueError, "`main_successes` must hold at least 1 labels, got 0"),
+        ({"main_successes": []}, ValueError, "`main_successes` must have at least one stratum, got none"),
         ({"main_draws": 0}, ValueError, "`main_draws` must be at least 1, got 0"),
         ({"main_draws": [4, 0]}, ValueError, r"`main_draws\[1\]` must be at least 1, got 0"),
         ({"main_draws": [4, 4, 4]}, ValueError, "one number or one for each of 2 strata, got 3"),
@@ -557,3 +561,5 @@ def test_evidence_is_the_same_again_and_finite_at_extremes() -> None:
     assert first == stratified_evidence([0] * 9, 0, [200] * 9, 200, mu=0.4, target=0.9, sampling="cohort")
     assert stratified_evidence([0] * 3, 0, [0] * 3, 400, mu=5.0, target=0.999, sampling="cohort") < 0.0
     assert stratified_evidence([0] * 3, 0, [400] * 3, 400, mu=8.0, target=0.001, sampling="law") < 10.0
+    # Powers that overflow are left out of the mixture and do not spoil it.
+    assert stratified_evidence([0], 0, [1_990], 2_000, mu=0.0, target=0.5, sampling="cohort") > 5.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import stored_studies as stored
 from scipy.optimize import brentq
 from scipy.stats import norm
+
+from ccfs.certificates.means import certify_totals
 
 NAME = "bounds"
 
@@ -102,3 +105,18 @@ def test_bounds_study_shows_what_the_readme_concludes(rows):
     coins = ~np.isnan(rows["clopper_pearson_lower"])
     assert (rows["clopper_pearson_lower"][coins] > rows["betting_lower"][coins]).all()
     assert coins.sum() == 7
+
+
+def test_totals_of_the_stored_runs_are_certified_well_below_the_grid_of_nine_costs(study):
+    """Expected cost without shift and at the budgets 0.02 and 0.1, against what nine fixed costs gave."""
+    folder = stored.EXPERIMENTS / "goal2" / "results" / "costs"
+    earlier = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
+    schedule = json.loads((folder / "protocol.json").read_text(encoding="utf-8"))["schedules"][0]
+    sigma = float((schedule.get("block") or schedule["action"])["sigma"])
+    totals = {name: values for name, values, _ in study.samples(0) if name.startswith("total cost")}
+    for name, values in totals.items():
+        proof = certify_totals(values, kind="cost", lowest=0.0, highest=500.0, delta=0.001, family=3, sampling="cohort")
+        before = earlier["arms"][f"{name.split()[-1]}/one"]["expected_upper"]
+        ours = [proof.expected(budget / sigma) for budget in earlier["budgets"]]
+        assert all(new < old for new, old in zip(ours, before, strict=True))
+        assert ours[0] < 0.7 * before[0]
