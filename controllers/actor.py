@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -147,7 +147,8 @@ class NumpyActor:
     @classmethod
     def load(cls, path: str | os.PathLike[str] | BinaryIO) -> NumpyActor:
         """Read an .npz file written by `save`. Pickled objects are refused, so reading runs no code of the file."""
-        content = read_arrays(Path(path) if isinstance(path, (str, os.PathLike)) else path.read(), "The file")
+        source = Path(path) if isinstance(path, (str, os.PathLike)) else path.read()
+        content: dict[str, Any] = dict(read_arrays(source, "The file"))
         found = str(content.pop("format", "none"))
         if found != FORMAT:
             raise ValueError(f"The file must have format {FORMAT!r}, got {found!r}. Export it again with this version.")

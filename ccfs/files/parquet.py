@@ -22,7 +22,6 @@ __all__ = ["ROW_GROUP", "ParquetSink", "parquet_bytes", "parquet_columns", "parq
 ROW_GROUP = 1 << 16
 """Number of rows in one group of a file."""
 
-_MOST_COLUMNS = 4096
 _MOST_FOOTER = 8 << 20
 # PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY: what our writer and Arrow's default writer use. Some of the others can
 # turn a few bytes into many long texts.
@@ -126,7 +125,7 @@ class _Opened:
             self._stream,
             page_checksum_verification=True,
             pre_buffer=False,
-            thrift_container_size_limit=_MOST_COLUMNS,
+            thrift_container_size_limit=limits().columns,
             thrift_string_size_limit=_MOST_FOOTER,
             **more,
         )

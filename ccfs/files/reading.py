@@ -47,6 +47,7 @@ class Limits:
     Args:
         document: bytes of a JSON or TOML file.
         file: bytes of any other file.
+        columns: columns of a table.
         rows: rows of a table, and with it trials of a batch times steps of a trial.
         table: bytes of a table, or of the arrays of a file, after decompression.
         files: files and folders of a run.
@@ -56,6 +57,7 @@ class Limits:
 
     document: int = 16 << 20
     file: int = 128 << 20
+    columns: int = 4096
     rows: int = 500_000
     table: int = 256 << 20
     files: int = 1_000_000

@@ -158,7 +158,7 @@ class ChildHost:
         answer, _ = self.ask({"do": "schedule", "arm": arm.name})
         told = answer.get("sigmas")
         sigmas = told if isinstance(told, dict) else {}
-        made: dict[str, object] = {}
+        made: dict[str, ProposalSchedule | tuple[ProposalSchedule, ...]] = {}
         for stage in plan.stages:
             blocks, given = plan.blocks(stage), sigmas.get(stage.value)
             if not (isinstance(given, list) and len(given) == len(blocks)):
@@ -168,7 +168,7 @@ class ChildHost:
                 for block, sigma in zip(blocks, given, strict=True)
             ]
             made[stage.value] = tuple(new) if isinstance(plan.of(stage), tuple) else new[0]
-        return replace(plan, **made)
+        return replace(plan, sensor=made.get("sensor"), action=made.get("action"), score=made.get("score"))
 
     def judge(self, batch: Batch, events: Sequence[str]) -> dict[str, list[Judgement]]:
         """Return for each event of the user's own the judgement on each stored trial of a batch."""

@@ -106,7 +106,7 @@ class Provenance(Document):
     packages: dict[Name, _Version] = Field(
         description="Version of Python and of each package that can change a number."
     )
-    events: dict[str, dict[str, str]] = Field(
+    events: dict[Name, dict[str, _Version]] = Field(
         description="For each event, what its counts depend on: the digest of each file of code, the version of each "
         "further `package` that this code imports, and the SHA-256 of each `file` or folder that an argument names."
     )

@@ -14,7 +14,7 @@ from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.runs.batches import Batch, Verdicts, plan
 from ccfs.runs.outcomes import Outcome
-from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of, schema_of, widths_of
+from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, has_columns, lines_of
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trace import Trace, traces
 
@@ -105,7 +105,7 @@ class RunReader:
         except RefusedFileError as error:
             raise RunError(str(error)) from None
         try:
-            is_known = schema.equals(schema_of(kind, widths_of(schema.empty_table())), check_metadata=True)
+            is_known = has_columns(kind, schema)
         except ValueError as error:
             raise RunError(f"{path}: {error}") from None
         if not is_known:

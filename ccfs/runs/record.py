@@ -30,6 +30,7 @@ __all__ = [
     "TrajectoryRow",
     "chain_start",
     "chain_step",
+    "has_columns",
     "layout_of",
     "lines_of",
     "observation_digest",
@@ -397,6 +398,16 @@ def _values(table: pa.Table, name: str, column: _Column, widths: Widths) -> list
     if column.vector is None:
         return list(parts[0])
     return [None if values[0] is None else values for values in zip(*parts, strict=True)]
+
+
+def has_columns(kind: type[Line], schema: pa.Schema) -> bool:
+    """Return whether columns are those of a kind of line, for the widths that their metadata says."""
+    widths = widths_of(schema.empty_table())
+    vectors = [column for column in _columns(kind).values() if column.vector is not None]
+    # Otherwise a stranger's file could make us list a million columns that it does not have.
+    if sum(column.width(widths) for column in vectors) > len(schema) or not (vectors or widths == NO_VECTORS):
+        return False
+    return bool(schema.equals(schema_of(kind, widths), check_metadata=True))
 
 
 def widths_of(table: pa.Table) -> Widths:

@@ -155,7 +155,7 @@ def test_audit_shows_hostile_versions_escaped(run):
     assert call("certify", run.root).exit_code == 2  # no digest on a certificate is anything but a digest
     result = call("audit", run.root, "--replay", 0)
     assert (result.exit_code, is_clean(result.output)) == (1, True)
-    assert "FAULT provenance.json: is no ccfs/provenance/1: `code.ccfs` must be written as a name" in result.output
+    assert "FAULT provenance.json: is no ccfs/provenance/2: `code.ccfs` must be written as a name" in result.output
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_provenance_holds_names_digests_and_versions_only(run, table, entry):
     write_manifest(run, run.protocol())
     result = call("audit", run.root, "--replay", 0)
     assert (result.exit_code, is_clean(result.output)) == (1, True)
-    assert "FAULT provenance.json: is no ccfs/provenance/1" in result.output
+    assert "FAULT provenance.json: is no ccfs/provenance/2" in result.output
 
 
 @pytest.mark.parametrize("command", ["certify", "table", "costs", "report", "audit"])

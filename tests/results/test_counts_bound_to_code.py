@@ -477,12 +477,12 @@ def test_event_that_extends_the_search_path_is_counted_as_long_as_nothing_change
     assert {"hidden_event.py", "beside.py", "early.py"} <= record["events"]["safe"].keys()
     resumed = in_a_fresh_process(hidden, "run", "p.toml", "-o", "run", "--workers", "1")  # it certifies again
     assert resumed.returncode in (0, 1), resumed.stderr
-    audited = in_a_fresh_process(hidden, "audit", "run", "--replay", "1")
+    audited = in_a_fresh_process(hidden, "audit", "run", "--replay", "1", "--trust")
     assert audited.returncode == 0, audited.stdout
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [("beside", ("certify", "run")), ("early", ("run", "p.toml", "-o", "run", "--workers", "1"))]
+    ("name", "command"), [("beside", ("certify", "run", "--trust")), ("early", ("run", "p.toml", "-o", "run", "--workers", "1"))]
 )
 def test_helper_that_only_the_loaded_event_shows_is_bound_to_it(hidden, name, command):
     path = hidden / "library" / f"{name}.py"

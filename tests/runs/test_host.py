@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from ccfs.audit.run import audit
 from ccfs.cli.main import app
 from ccfs.results.certify import certify
+from ccfs.runs.counting import judged_here
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.host import ChildHost, HereHost, HostError, host_of, receive, send
 from ccfs.runs.reader import RunReader
@@ -187,7 +188,7 @@ def test_child_gives_what_this_process_gives(made):
     for attack in (None, *protocol_here.attacks):
         batch = RunReader(here, protocol_here).batches(protocol_here.arms[0], attack)[1]
         assert made_here.replay(batch, batch.trials[2]) == made_there.replay(batch, batch.trials[2])
-        assert made_here.judge(batch, ["safe"]) == made_there.judge(batch, ["safe"])
+        assert judged_here(here, protocol_here, batch, ["safe"]) == made_there.judge(batch, ["safe"])
     assert made_here.controllers(["steer"]) == made_there.controllers(["steer"])
     if sys.platform == "linux":
         assert made_there.free == ()
@@ -195,7 +196,15 @@ def test_child_gives_what_this_process_gives(made):
 
 @pytest.mark.parametrize(
     "told",
-    [{}, {"verdicts": []}, {"verdicts": {"safe": [True]}}, {"verdicts": {"safe": [1, 1, 1, 1]}}, {"verdicts": {}}],
+    [
+        {},
+        {"judgements": []},
+        {"judgements": {}},
+        {"judgements": {"safe": [[True, False]]}},
+        {"judgements": {"safe": [True, True, True, True]}},
+        {"judgements": {"safe": [[1, 0]] * 4}},
+        {"judgements": {"safe": [[True]] * 4}},
+    ],
 )
 def test_child_is_not_believed(made, monkeypatch, told):
     store = Store(made, trust=Trust.CONFINED)
