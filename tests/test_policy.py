@@ -600,11 +600,14 @@ def test_run_folder_holds_what_the_call_returned(kept):
 @pytest.mark.slow
 def test_commands_read_the_run_folder(kept):
     root, _, made = kept
-    audited = call("audit", root)
-    assert audited.exit_code == 0, audited.output
-    assert "objects in memory, so none was replayed. `ccfs.audit_policy` replays them" in audited.output
-    assert "the event passes is an object in memory, so its stored verdicts were counted" in audited.output
-    assert "0 replayed bit for bit" in audited.output
+    for more in ((), ("--trust",)):
+        audited = call("audit", root, *more)
+        assert audited.exit_code == 3, audited.output  # no fault, but not everything was checked
+        assert "NOT CHECKED: whether the stored verdicts of passes, an event in memory, are right." in audited.output
+        replays = "whether 40 of 40 trajectories replay: their objects are in memory. `ccfs.audit_policy` takes them."
+        assert f"NOT CHECKED: {replays}" in audited.output
+        assert "would run" not in audited.output
+        assert "no fault in what was checked" in audited.output
     for command in ("report", "table"):
         told = call(command, root)
         assert told.exit_code == 0, told.output
@@ -613,6 +616,8 @@ def test_commands_read_the_run_folder(kept):
     assert verified.exit_code == 0, verified.output
     assert f"{made.successes} of 40 nominal trials" in verified.output
     assert verified.output.endswith("and the counts from the stored verdicts of an event in memory.\n")
+    assert "- from the stored verdicts of passes, an event in memory, which nobody asked again.\n" in verified.output
+    assert "`ccfs.audit_policy` makes them again with the objects themselves.\n" in verified.output
     exported = call("export", root, "--minari", "none/none-v0")
     assert exported.exit_code == 2
 
@@ -621,7 +626,7 @@ def test_audit_policy_replays_with_the_objects(kept):
     root, given, _ = kept
     report = ccfs.audit_policy(root, **given)
     assert (report.faults, report.replayed, report.trajectories) == ((), 40, 40)
-    assert not any("none was replayed" in note for note in report.notes)
+    assert report.unchecked == ()
     assert ccfs.audit_policy(root, **given, replay=3).replayed == 3
 
 

@@ -19,6 +19,7 @@ from ccfs.images.folder import ImageRun, write_run
 from ccfs.protocol.model import ProtocolError, parse_protocol
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import certify
+from ccfs.runs.batches import Verdicts
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.manifest import Manifest
 from ccfs.runs.run import run
@@ -53,6 +54,7 @@ def documents(finished, tmp_path_factory):
         "certificate": json.loads(certificate.read_bytes()),
         "trajectory": json.loads(RunCertificate.from_bytes(certificate.read_bytes(), where="").trajectory.to_json()),
         "batch": json.loads(journal.read_bytes()),
+        "verdicts": json.loads(Verdicts(trials=(0, 1), events={"safe": (True, False)}).to_bytes()),
         "costs": printed("costs", root, "--json"),
         "table": printed("table", root, "--json"),
         "audit": printed("audit", root, "--replay", "1", "--json"),

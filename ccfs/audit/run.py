@@ -120,9 +120,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
         found.unchecked.append(f"whether the counts of the events {left} follow from the traces.")
     for spec in protocol.events:
         if spec.event == IN_MEMORY:
-            found.unchecked.append(
-                f"whether the stored verdicts of {spec.name}, an event in memory, follow from the traces."
-            )
+            found.unchecked.append(f"whether the stored verdicts of {spec.name}, an event in memory, are right.")
     for arm in protocol.arms:
         can_ask = not (replay == 0 or set(places_of(protocol, next(plan(protocol, arm, None)))) & set(barred))
         _check_arm(store, protocol, arm, found, can_count=counted == protocol.events, can_ask=can_ask)

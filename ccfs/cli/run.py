@@ -191,7 +191,7 @@ def audit(
         fail(f"{run}: {len(report.faults)} fault(s).", DOES_NOT_HOLD)
     for what in report.unchecked:
         echo(f"NOT CHECKED: {what}")
-    if report.unchecked and not trust:
+    if report.unchecked and report.would_run and not trust:
         echo(*(f"would run {part}" for part in report.would_run))
         echo("Read that code, then use --trust.")
     verdict = "no fault in what was checked" if report.unchecked else "clean"

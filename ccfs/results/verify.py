@@ -11,6 +11,7 @@ from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.documents import Document
 from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
+from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import derive
 from ccfs.runs.counting import refuse_changed_events
@@ -58,6 +59,10 @@ def verification(document: RunCertificate, *, is_recounted: bool) -> Verificatio
     made_by = f"that the trials were made by the protocol {document.protocol} and by the code with these digests."
     run_tells = "that the counts follow from the traces. `ccfs verify --run RUN` counts them again."
     replay_tells = f"{made_by} `ccfs audit RUN --replay all` makes them again."
+    if document.is_of_objects:
+        replay_tells = f"{made_by} `ccfs.audit_policy` makes them again with the objects themselves."
+    if document.definition.event == IN_MEMORY:
+        counts.append(f"from the stored verdicts of {document.event}, an event in memory, which nobody asked again.")
     return Verification(
         holds=True,
         is_recounted=is_recounted,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType
@@ -13,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
+from ccfs.files.digests import text_digest
 from ccfs.protocol.model import Protocol, parse_protocol
 from ccfs.protocol.registry import ALL_OF, IN_MEMORY, shipped_as
 from ccfs.protocol.tables import EXACT
@@ -37,6 +39,8 @@ AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 Entry: TypeAlias = dict[str, object]
 CONTROLLER, SCHEDULE = "policy", "schedule"
 """Names of the controller and of the schedule, and so of the only arm, policy/schedule."""
+UNKNOWN = "unknown"
+"""Stands for the digest of a policy if nobody can tell what determines it."""
 _FEWEST, _MOST_FILES = 16, 64
 _MAKE_IT = "Pass `env` as a function that makes it, such as `lambda: MyEnv(3)`, to have that one compared."
 
@@ -133,7 +137,7 @@ class Objects:
                     "name": CONTROLLER,
                     "make": IN_MEMORY,
                     "arguments": {"object": path_of(self.source)},
-                    "digest": self.controller.digest or None,
+                    "digest": None if self._digest == UNKNOWN else self._digest,
                 }
             ],
             "schedules": [{"name": SCHEDULE, **_stages(claim.schedule)}],
@@ -153,7 +157,7 @@ class Objects:
 
     def record(self, protocol: Protocol) -> dict[str, object]:
         """Return the provenance of a run of these objects: the digests of the code of their classes, and versions."""
-        found = provenance(protocol, {CONTROLLER: self.controller.digest})
+        found = provenance(protocol, {CONTROLLER: self._digest})
         objects = code_tables(tuple(self._targets(protocol)))
         ours, parts = (cast(dict[str, str], found[key]) for key in ("code", "parts"))
         return {**found, "code": objects["code"] | ours, "parts": objects["parts"] | parts}
@@ -235,6 +239,12 @@ class Objects:
             if said is not now:
                 return "the trace is the same, but the event answered differently."
         return found
+
+    @property
+    def _digest(self) -> str:
+        """The controller's digest as it is stored."""
+        said = self.controller.digest
+        return said if re.fullmatch(r"[A-Za-z0-9._:+/=@-]{1,200}", said) else text_digest(said) if said else UNKNOWN
 
     def _environment(self) -> Entry:
         spec = self.env.unwrapped.spec

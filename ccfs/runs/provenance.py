@@ -99,7 +99,7 @@ class Provenance(Document):
     code: dict[str, Digest] = Field(
         description="Digest of each file behind a part and, under `ccfs`, of our modules that a trial depends on."
     )
-    parts: dict[_Place, Digest | Literal["built in"]] = Field(
+    parts: dict[_Place, Digest | Literal["built in", "not here"]] = Field(
         description="Digest of the code of each part, by its place in the protocol."
     )
     files: dict[str, Digest] = Field(description="SHA-256 of each file that an argument of a part names.")
