@@ -85,7 +85,7 @@ def main() -> None:
     offset = float(0.62 * sigma - direction @ center.ravel())
     band = ProjectedBand(Band(direction=direction, offset=offset, inner=0.25 * sigma, outer=sigma))
     after = CallableFilter(lambda images, logits: band.before(images), name="band after the model", reads_logits=True)
-    stream = NoiseStream(seed=0, index=0, purpose="benchmark", dimension=center.size)
+    stream = NoiseStream(run="test", seed=0, index=0, purpose="benchmark", dimension=center.size)
 
     def counting(model: torch.nn.Module, rule: object) -> Callable[[], object]:
         counter = Counter(model, sigma, rule, 10, BATCH)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ DOCUMENTS: Mapping[str, str] = {
     "trajectory": "ccfs.results.certificate:TrajectoryDocument",
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
-    "batch": "ccfs.runs.batches:Journal",
+    "batch": "ccfs.runs.journal:Journal",
     "verdicts": "ccfs.runs.batches:Verdicts",
     "costs": "ccfs.results.costs:CostsDocument",
     "table": "ccfs.results.table:TableDocument",

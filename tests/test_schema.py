@@ -15,7 +15,7 @@ from ccfs.cli.main import app
 from ccfs.files.documents import ChangedDocumentError, Document
 from ccfs.images.counts import read_counts
 from ccfs.images.endpoints import read_attack
-from ccfs.images.folder import ImageRun, write_run
+from ccfs.images.folder import Asked, ImageRun
 from ccfs.protocol.model import ProtocolError, parse_protocol
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import certify
@@ -47,7 +47,9 @@ def documents(finished, tmp_path_factory):
     (certificate,) = sorted(root.glob("certificates/steer/one/*.json"))
     (journal, *_) = sorted(root.glob("batches/**/*.json"))
     folder = tmp_path_factory.mktemp("images")
-    write_run(folder, ImageRun(dataset="mnist", network="mnist-small-sigma1", sigma=1.0))
+    key = read_counts(STUDY / "band" / "counts.parquet").key
+    asked = Asked(dataset="mnist", network="mnist-small-sigma1", sigma=1.0)
+    (folder / "run.json").write_bytes(ImageRun(key=key, images=((0, 9),), asked=asked).to_bytes())
     found = {name: json.loads((root / f"{name}.json").read_bytes()) for name in ("protocol", "provenance", "manifest")}
     found |= {
         "certificate": json.loads(certificate.read_bytes()),

@@ -59,6 +59,7 @@ def certify(
     data: Annotated[Path | None, typer.Option(help="Folder with the data files. Default: the cache.")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Certify the 8-bit form of the network.")] = False,
     batch_size: _Batch = 250,
+    workers: Annotated[int, typer.Option(help="Number of processes that count.")] = 1,
     threads: _Threads = 1,
 ) -> None:
     """Count the labels of noisy images and print the certificates.
@@ -67,34 +68,29 @@ def certify(
     """
     from rich.console import Console
 
-    from ccfs.images.counts import certify_dataset
-    from ccfs.images.folder import ImageRun, write_run
+    from ccfs.images.folder import Asked
+    from ccfs.images.run import certify_dataset
     from ccfs.images.summary import retention, table_lines
+    from ccfs.runs.executors import process_engine
 
     console = Console()
-    run = ImageRun.model_validate(
-        {
-            "dataset": dataset,
-            "split": split,
-            "data": data,
-            "network": network,
-            "checkpoint": checkpoint,
-            "arch": arch,
-            "int8": int8,
-            "filter": filter_name,
-            "threshold": threshold,
-            "band": band,
-            "sigma": sigma,
-            "images": images,
-            "n0": n0,
-            "n": n,
-            "seed": seed,
-        }
+    asked = Asked(
+        dataset=dataset,  # type: ignore[arg-type]
+        split=split,  # type: ignore[arg-type]
+        data=data,
+        network=network,
+        checkpoint=checkpoint,
+        arch=arch,
+        int8=int8,
+        filter=filter_name,  # type: ignore[arg-type]
+        threshold=threshold,
+        band=band,
+        sigma=sigma,
     )
     _use_threads(threads)
-    everything, model, rule = run.image_set(), run.model(), run.rule()
-    write_run(output, run)
+    everything, model, rule = asked.image_set(), asked.model(), asked.rule()
     wanted = list(range(min(images, len(everything))))
+    engine = process_engine(workers) if workers > 1 else None
     with interruptible(_CONTINUES), progress_bar("images", len(wanted), "images") as advance:
         table = certify_dataset(
             model,
@@ -107,11 +103,13 @@ def certify(
             batch_size=batch_size,
             folder=output,
             indices=wanted,
+            asked=asked,
+            engine=engine,
             progress=advance,
         )
-    lines = table_lines(table, run.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
+    lines = table_lines(table, asked.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
     _print_lines(console, lines)
-    console.print(f"retained {float(retention(table.variant(run.variant))):.4f} of all proposals")
+    console.print(f"retained {float(retention(table.variant(asked.variant))):.4f} of all proposals")
     echo(f"Counts: {output / 'counts.parquet'}")
     echo(f"Next: ccfs image report {output}")
     exit_unless(any(line.is_sound and line.positive for line in lines))
@@ -160,18 +158,19 @@ def attack(
 
     from ccfs.certificates.rounding import lower_text, upper_text
     from ccfs.images.attack import SearchPlan, cohort
-    from ccfs.images.counts import read_counts
     from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-    from ccfs.images.folder import read_run
+    from ccfs.images.folder import read_table
 
     console = Console()
-    run = read_run(run_folder)
-    if run.filter != "confidence" or not run.threshold:
+    run, table = read_table(run_folder)
+    asked = run.asked
+    if asked is None:
+        raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
+    if asked.filter != "confidence" or not asked.threshold:
         raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
-    if run.int8:
+    if asked.int8:
         raise ValueError("the search needs gradients, and the 8-bit network has none. Attack the float run.")
     _use_threads(threads)
-    table = read_counts(run_folder / "counts.parquet")
     counted = sorted(row.index for row in table.variant(run.variant))
     chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
     plan = AttackPlan(
@@ -180,19 +179,19 @@ def attack(
             steps=steps,
             proposals=proposals,
             screen=screen,
-            threshold=run.threshold,
+            threshold=asked.threshold,
             ranking="drawn",
         ),
         variant=run.variant,
         members=members,
         confirmation=confirmation,
         delta=delta,
-        seed=run.seed,
+        seed=run.key.seed,
     )
     with interruptible(_CONTINUES), progress_bar("attack", len(chosen), "images") as advance:
         endpoints = attack_cohort(
-            run.model(),
-            run.image_set(),
+            asked.model(),
+            asked.image_set(),
             table,
             chosen,
             plan,

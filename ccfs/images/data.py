@@ -110,6 +110,10 @@ class ImageSet:
         summary.update(self.labels.tobytes())
         return summary.hexdigest()
 
+    def center(self, index: int) -> NDArray[np.float32]:
+        """Return an image as pixels in [0, 1], shape (height, width, channels): the center of its noise."""
+        return np.ascontiguousarray(self.images[index], dtype=np.float32) / np.float32(255.0)
+
     def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> ImageSet:
         """Return the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)

@@ -16,7 +16,7 @@ from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
 from ccfs.files.documents import Document, Table
 from ccfs.images.attack import SearchPlan, confirm, search
-from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, pixels
+from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey
 from ccfs.images.data import ImageSet
 from ccfs.images.filters import ConfidenceFilter
 from ccfs.images.smoother import Counter
@@ -125,8 +125,8 @@ def attack_cohort(
     with path.open("a", encoding="utf-8") as log:
         for index in cohort:
             if index not in done:
-                center = pixels(images.images[index])
-                done[index], moved = _attacked(model, counter, center, rows[index], ranks[index], table, plan)
+                center = images.center(index)
+                done[index], moved = _attacked(counter, center, rows[index], ranks[index], table, plan)
                 # The center first: a line in the log promises that its file exists.
                 if moved is not None:
                     np.save(folder / "pairs" / f"{index}.npy", moved)
@@ -177,7 +177,6 @@ def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpo
 
 
 def _attacked(
-    model: nn.Module,
     counter: Counter,
     center: NDArray[np.float32],
     row: CountRow,
@@ -201,7 +200,6 @@ def _attacked(
     if unsound.selected is None or not unsound.radius > 0.0:
         return start, None
     best = search(
-        model,
         counter,
         center,
         ranked.estimation,
@@ -209,6 +207,7 @@ def _attacked(
         radius=unsound.radius,
         sigma=sigma,
         plan=plan.search,
+        run=table.key.hash,
         seed=plan.seed,
         index=row.index,
     )[0]
@@ -225,6 +224,7 @@ def _attacked(
         sigma=sigma,
         delta=plan.delta,
         members=plan.members,
+        run=table.key.hash,
         seed=plan.seed,
         index=row.index,
     )

@@ -1,37 +1,35 @@
-"""The description of an image run, `run.json`, from which report and attack rebuild images, network and filter."""
+"""What an image run is: `run.json` names what was counted, and what was asked, from which all can be loaded again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from ccfs.certificates.documents import DocumentError, read_document
-from ccfs.files.atomic import write_atomically
+from ccfs.files.documents import Document, DocumentError, Table
 from ccfs.images.bands import load_band
+from ccfs.images.counts import CountTable, RunKey, read_counts
 from ccfs.images.data import ImageSet, load_images
 from ccfs.images.filters import ConfidenceFilter, Filter, NoFilter
 from ccfs.images.forms import folded, fused, quantized
 from ccfs.images.networks import load_checkpoint, load_shipped
+from ccfs.runs.store import RunError, Store
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ImageRun", "read_run", "write_run"]
+__all__ = ["COUNTS", "HEAD", "Asked", "ImageRun", "image_store", "joined", "ranges", "read_run", "read_table"]
+
+HEAD = "run.json"
+COUNTS = "counts.parquet"
 
 
-class ImageRun(BaseModel):
-    """One run of `ccfs image certify`: images, network, filter, noise and sizes."""
+class Asked(Table):
+    """What `ccfs image certify` was asked for: images, network and filter. A worker loads them again from it."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, json_schema_serialization_defaults_required=True
-    )
-
-    format: Literal["ccfs/image-run/1"] = Field(
-        default="ccfs/image-run/1", description="Kind and version of this document."
-    )
     dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"] = Field(description="Where the images come from.")
     split: Literal["train", "test"] = Field(default="test", description="Which part of the images.")
     data: Path | None = Field(default=None, description="Folder with the data files. Null means the cache.")
@@ -43,13 +41,9 @@ class ImageRun(BaseModel):
     threshold: float = Field(default=0.9, ge=0.0, lt=1.0, description="Threshold of the confidence filter.")
     band: Path | None = Field(default=None, description="Band file, for the filter `band`.")
     sigma: float = Field(gt=0.0, description="Noise scale, in units of a pixel in [0, 1].")
-    images: int = Field(default=100, ge=1, description="How many images, from the first on.")
-    n0: int = Field(default=100, ge=1, description="Selection proposals per image.")
-    n: int = Field(default=1000, ge=1, description="Estimation proposals per image.")
-    seed: int = Field(default=0, ge=0, description="Base seed.")
 
     @model_validator(mode="after")
-    def _complete(self) -> ImageRun:
+    def _complete(self) -> Asked:
         if (self.network is None) == (self.checkpoint is None):
             raise ValueError("name a shipped network or a checkpoint, not both and not neither")
         if (self.filter == "band") != (self.band is not None):
@@ -62,6 +56,21 @@ class ImageRun(BaseModel):
     def variant(self) -> str:
         """The filter variant that the certificates are about."""
         return {"none": "none", "band": "projected-band", "confidence": f"confidence>{self.threshold:g}"}[self.filter]
+
+    @property
+    def title(self) -> str:
+        """The network's name for people."""
+        name = str(self.network) if self.checkpoint is None else self.checkpoint.name
+        return f"{name} (8-bit)" if self.int8 else name
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that decide network and filter, by their key here."""
+        named = {"checkpoint": self.checkpoint, "band": self.band}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def code(self) -> dict[str, str]:
+        """Return the digest of each file of the user's own code that builds the network."""
+        return {}
 
     def image_set(self) -> ImageSet:
         """Load the images."""
@@ -93,25 +102,83 @@ class ImageRun(BaseModel):
         return quantized(network, torch.from_numpy(noisy).permute(0, 3, 1, 2))
 
 
-def write_run(folder: Path, run: ImageRun) -> None:
-    """Write `run.json`, or raise ValueError if the folder belongs to another run."""
-    path = folder / "run.json"
-    if path.exists():
-        former = read_run(folder)
-        # A run may grow by more images. Each image has its own noise, so the counts of the others stay valid.
-        if former.model_copy(update={"images": run.images}) != run:
-            raise ValueError(f"{folder} belongs to another run: see {path.name}. Use another folder.")
-    write_atomically(path, f"{run.model_dump_json(indent=1)}\n".encode())
+class ImageRun(Document):
+    """The head of an image run: the key of its counts, which images it has, and what was asked."""
+
+    format: Literal["ccfs/image-run/2"] = Field(
+        default="ccfs/image-run/2", description="Kind and version of this document."
+    )
+    key: RunKey = Field(description="What the counts are counts of.")
+    images: tuple[tuple[int, int], ...] = Field(
+        description="Which images, as ranges of positions in the data set. The second number is not included."
+    )
+    asked: Asked | None = Field(
+        description="From what images, network and filter can be loaded again. Null for objects of a Python program."
+    )
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 that names the run. It does not change when a run grows by more images."""
+        return self.key.hash
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Positions of the images, ascending."""
+        return tuple(index for first, stop in self.images for index in range(first, stop))
+
+    @property
+    def variant(self) -> str:
+        """The filter variant that the certificates are about: the last one."""
+        return self.key.variants[-1]
+
+
+def ranges(indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return different integers as ascending ranges without their ends.
+
+    >>> ranges([5, 1, 2, 3])
+    ((1, 4), (5, 6))
+    """
+    found: list[tuple[int, int]] = []
+    for index in sorted(set(indices)):
+        if found and found[-1][1] == index:
+            found[-1] = (found[-1][0], index + 1)
+        else:
+            found.append((index, index + 1))
+    return tuple(found)
+
+
+def joined(former: ImageRun, run: ImageRun, *, where: Path) -> ImageRun:
+    """Return a run that has the images of both. Each image has its own noise, so the counts of the others stay valid.
+
+    Raises:
+        RunError: they are counts of different things.
+    """
+    if former.key != run.key:
+        changed = [name for name in RunKey.model_fields if getattr(former.key, name) != getattr(run.key, name)]
+        raise RunError(f"{where}: belongs to another run: {', '.join(changed)} differ. Use another folder.")
+    asked = run.asked if former.asked is None else former.asked
+    return ImageRun(key=run.key, images=ranges((*former.indices, *run.indices)), asked=asked)
+
+
+def image_store(folder: Path) -> Store:
+    """Return the store of an image run."""
+    return Store(folder, head=HEAD)
 
 
 def read_run(folder: Path) -> ImageRun:
     """Read `run.json`."""
-    path = folder / "run.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run of `ccfs image certify`: it has no run.json.")
-    text = path.read_text(encoding="utf-8")
+    store = image_store(folder)
+    if not store.is_run:
+        raise ValueError(f"{folder} is no image run: it has no {HEAD}. `ccfs image certify` makes one.")
     try:
-        read_document(text, str(ImageRun.model_fields["format"].default))
+        return ImageRun.from_bytes(store.read(HEAD), where=str(store.path(HEAD)))
     except DocumentError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return ImageRun.model_validate_json(text)
+        raise ValueError(str(error)) from None
+
+
+def read_table(folder: Path) -> tuple[ImageRun, CountTable]:
+    """Read a run with its counts, which must belong together."""
+    run, table = read_run(folder), read_counts(folder / COUNTS)
+    if table.key != run.key:
+        raise ValueError(f"{folder / COUNTS} holds counts of another run than {HEAD}.")
+    return run, table

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ccfs.certificates.images import Rule, Verdict
 from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.files.atomic import write_atomically
-from ccfs.images.counts import CountTable, read_counts
+from ccfs.images.counts import CountTable
 from ccfs.images.data import ImageSet
-from ccfs.images.folder import ImageRun, read_run
+from ccfs.images.folder import ImageRun, read_table
 from ccfs.images.summary import (
     JOINT_RULES,
     PROOF_RULES,
@@ -40,8 +40,10 @@ class _Column:
 
 def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     """Write `report.html` into the run folder. Every number in it is recomputed from the counts."""
-    run, table = read_run(folder), read_counts(folder / "counts.parquet")
-    images = run.image_set()
+    run, table = read_table(folder)
+    if run.asked is None:
+        raise ValueError(f"{folder} was counted by a Python program, so its images cannot be loaded here.")
+    images = run.asked.image_set()
     if images.digest != table.key.dataset_sha256:
         raise ValueError("the images are not those that were counted. Check the data folder of the run.")
     columns = _columns(table, run.variant, delta)
@@ -51,6 +53,7 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     page = rendered(
         "images.html.j2",
         run=run,
+        network=run.asked.title,
         key=table.key,
         delta=delta,
         count=len(labels),

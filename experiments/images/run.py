@@ -36,10 +36,12 @@ from ccfs.images import (
     load_checkpoint,
     load_images,
     load_shipped,
+    read_counts,
 )
 from ccfs.images.attack import SearchPlan, cohort, family_size
 from ccfs.images.bands import fit_band, load_band, retained_fraction, save_band
 from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
+from ccfs.images.folder import Asked
 from ccfs.images.networks import ZOO
 from ccfs.images.summary import accuracy, retention, table_lines, verdicts
 
@@ -63,10 +65,15 @@ class Study:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.limit, self.trials, self.batch = arguments.images, arguments.trials, arguments.batch
         self.seed, self.source = arguments.seed, arguments.data
+        self.selection, self.block = arguments.selection, arguments.block
         if arguments.checkpoint is None:
             recipe = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))["recipe"]
-            self.model = folded(load_shipped(arguments.network))
             self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
+            if arguments.int8:
+                asked = Asked(dataset=self.dataset, network=self.network, sigma=self.sigma, int8=True)
+                self.model, self.network = asked.model(), f"{self.network}-int8"
+            else:
+                self.model = folded(load_shipped(arguments.network))
         else:
             self.model = folded(load_checkpoint(arguments.checkpoint))
             self.network, self.sigma, self.dataset = arguments.checkpoint.name, arguments.sigma, "cifar10"
@@ -221,11 +228,17 @@ def band(study: Study) -> None:
     # Fitting again elsewhere may differ in the last bit, so the stored filter counts.
     rule = load_band(study.folder / "band.npz")
     (only,) = rule.bands
-    indices, n0 = list(range(study.limit)), max(study.trials // 10, 100)
-    filtered = study.count("band", rule, indices, n0, study.trials, "band-filtered")
-    plain = study.count("band-unfiltered", NoFilter(), indices, n0, study.trials, "band-unfiltered")
-    family = 32 * len(indices)
+    n0 = study.selection or max(study.trials // 10, 100)
+    # The family is that of all declared images, also when the tables hold fewer. Both streams advance block by block in
+    # stored order, so an interrupted study has whole blocks, and which images it has depends on no count.
+    family = 32 * study.limit
     each = bonferroni(DELTA, family)
+    for start in range(0, study.limit, study.block):
+        block = list(range(start, min(start + study.block, study.limit)))
+        study.count("band", rule, block, n0, study.trials, "band-filtered")
+        study.count("band-unfiltered", NoFilter(), block, n0, study.trials, "band-unfiltered")
+    filtered, plain = (read_counts(study.folder / name / "counts.parquet") for name in ("band", "band-unfiltered"))
+    indices = list(range(study.limit))
     compared = compare(filtered, plain, study.sigma, each)
     matched, changed = matched_calls(filtered, plain, seed=20260924)
     compared["unfiltered, matched calls"] = [unfiltered(*pair, study.sigma, each) for pair in matched]
@@ -404,6 +417,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000, help="estimation proposals per image")
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--seed", type=int, default=20260916)
+    parser.add_argument("--int8", action="store_true", help="count the 8-bit form of a shipped network")
+    parser.add_argument("--selection", type=int, help="band: selection proposals per image, by default a tenth")
+    parser.add_argument("--block", type=int, default=50, help="band: images counted with and without filter in turn")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--members", type=int, default=128, help="attack: cohort size")
     parser.add_argument("--restarts", type=int, default=2)
