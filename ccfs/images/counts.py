@@ -41,6 +41,7 @@ __all__ = [
     "part_bytes",
     "read_counts",
     "read_part",
+    "refuse_unproved",
     "write_counts",
 ]
 
@@ -108,7 +109,7 @@ class RunKey(Document):
         return NoiseStream(run=self.hash, seed=self.seed, index=index, purpose=purpose, dimension=dimension)
 
 
-def _refuse_unproved(key: RunKey) -> None:
+def refuse_unproved(key: RunKey) -> None:
     """Refuse a stored premise that our own filter does not prove. Users prove the premises of their own filters.
 
     Without this check a forged file could certify radii that are too large.
@@ -342,7 +343,7 @@ def read_counts(path: Path) -> CountTable:
         key = RunKey.from_bytes(metadata.get(_KEY, b""), where=f"`{_KEY.decode()}` in its metadata")
     except ValueError as error:
         raise RecordError(f"{path} holds no image counts that can be read: {error}") from error
-    _refuse_unproved(key)
+    refuse_unproved(key)
     columns = stored.to_pydict()
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:

@@ -26,21 +26,21 @@ from ccfs.images.counts import (
     read_counts,
     read_part,
 )
-from ccfs.images.data import ImageSet
+from ccfs.images.data import Images
 from ccfs.images.filters import Filter
-from ccfs.images.folder import COUNTS, HEAD, Asked, ImageRun, image_store, joined, ranges
+from ccfs.images.folder import COUNTS, HEAD, Asked, ImageRun, image_store, joined, ranges, read_run, read_table
 from ccfs.images.smoother import Counter
 from ccfs.images.streams import ESTIMATION, SELECTION
 from ccfs.runs.executors import Engine, Files, Pool, serial_engine
 from ccfs.runs.journal import commit, is_finished
-from ccfs.runs.manifest import MANIFEST, write_manifest
+from ccfs.runs.manifest import MANIFEST, manifest_faults, write_manifest
 from ccfs.runs.provenance import PROVENANCE, TABLES, Provenance, differences, modules_digest, packages, read_provenance
 from ccfs.runs.store import RunError, Store
 
 if TYPE_CHECKING:
     from ccfs.images.smoother import Network
 
-__all__ = ["Shard", "certify_dataset", "plan"]
+__all__ = ["Shard", "certify_dataset", "merge_runs", "plan", "provenance_of", "recounted", "run_key"]
 
 # Proposals of one image in one span, and the most proposals and images in one shard. They divide the work and change
 # no count. An interruption loses at most the shards in flight.
@@ -102,13 +102,14 @@ class _Counting:
     """Counts shards with live objects."""
 
     counter: Counter
-    images: ImageSet
+    images: Images
     key: RunKey
 
     def __call__(self, shard: Shard) -> Files:
-        return (part_bytes(self.key, [self._tally(span) for span in shard.spans]),)
+        return (part_bytes(self.key, [self.tally(span) for span in shard.spans]),)
 
-    def _tally(self, span: Span) -> Tally:
+    def tally(self, span: Span) -> Tally:
+        """Count one span."""
         center = self.images.center(span.index)
         purpose = f"{self.key.stream}/{span.purpose}" if self.key.stream else span.purpose
         noise = self.key.noise_stream(span.index, purpose, center.size)
@@ -117,16 +118,16 @@ class _Counting:
 
 def _count_elsewhere(asked: str, key: str, batch_size: int, shard: Shard) -> Files:
     """Count a shard on a worker, which loads everything from the description and compares every digest."""
+    import torch
+
+    torch.set_num_threads(1)  # there is one worker per core
     return _loaded(asked, key, batch_size)(shard)
 
 
 @lru_cache(maxsize=1)
 def _loaded(asked: str, expected: str, batch_size: int) -> _Counting:
-    import torch
-
-    torch.set_num_threads(1)  # there is one worker per core
     described = Asked.model_validate_json(asked)
-    model, images, rule = described.model(), described.image_set(), described.rule()
+    model, images, rule = described.model_of(), described.image_set(), described.rule()
     wanted = RunKey.from_bytes(expected.encode(), where="the run's key")
     key = run_key(
         model,
@@ -142,17 +143,35 @@ def _loaded(asked: str, expected: str, batch_size: int) -> _Counting:
     return _Counting(Counter(model, key.sigma, rule, key.num_classes, batch_size), images, key)
 
 
+def recounted(run: ImageRun, indices: Sequence[int], *, batch_size: int = 250) -> dict[int, tuple[CountRow, ...]] | str:
+    """Count images of a run again with what it names. Return their rows, or why that cannot be compared."""
+    if run.asked is None:
+        return f"{HEAD}: names no network that could be loaded."
+    try:
+        counting = _loaded(run.asked.model_dump_json(), run.key.to_bytes().decode(), batch_size)
+    except _OtherKeyError as error:
+        return f"{HEAD}: {error}"
+    labels = {index: int(counting.images.labels[index]) for index in indices}
+    tallies = [counting.tally(span) for index in indices for span in _spans(run.key, index)]
+    return added(run.key, tallies, labels)
+
+
+class _OtherKeyError(RuntimeError):
+    """What a description loads is not what was counted."""
+
+
 def _refuse_other_key(wanted: RunKey, key: RunKey) -> None:
     for name in RunKey.model_fields:
         if getattr(key, name) != getattr(wanted, name):
-            raise RuntimeError(
-                f"a worker loads another `{name}` than the run has: {getattr(key, name)}, not {getattr(wanted, name)}."
+            raise _OtherKeyError(
+                f"what is loaded here has another `{name}` than the run: {getattr(key, name)}, not "
+                f"{getattr(wanted, name)}."
             )
 
 
 def run_key(
     model: Network,
-    images: ImageSet,
+    images: Images,
     rule: Filter,
     *,
     sigma: float,
@@ -182,7 +201,7 @@ def run_key(
 
 def certify_dataset(
     model: Network,
-    images: ImageSet,
+    images: Images,
     rule: Filter,
     *,
     sigma: float,
@@ -259,9 +278,39 @@ def certify_dataset(
                 commit(store, shard, files)
                 done.take(files[0], where=shard.files[0])
                 told.tell(done.rows)
-        table = _finish(store, whole, done)
+        table = _finish(store, whole, done.rows)
     wanted = set(chosen)
     return CountTable(key=key, rows=tuple(row for row in table.rows if row.index in wanted))
+
+
+def merge_runs(folders: Sequence[Path], output: Path) -> CountTable:
+    """Join finished runs of one key into a run that has the images of all. Equal images must have equal counts."""
+    heads = [read_run(folder) for folder in folders]
+    if not heads:
+        raise ValueError("`folders` must name at least one run.")
+    run = heads[0]
+    for head, folder in zip(heads[1:], folders[1:], strict=True):
+        run = joined(run, head, where=folder)
+    store = image_store(output)
+    store.refuse_foreign()
+    rows: dict[int, tuple[CountRow, ...]] = {}
+    for folder in [*folders, *([output] if store.exists(COUNTS) else [])]:
+        faults = manifest_faults(image_store(folder))
+        if faults:
+            raise RunError(f"{folder}: {faults[0]}")
+        _, table = read_table(folder)
+        for index, group in _by_image(table).items():
+            if rows.setdefault(index, group) != group:
+                raise RecordError(f"{folder}: image {index} has other counts than in another run.")
+    with store.locked():
+        return _finish(store, _claim(store, run), rows)
+
+
+def _by_image(table: CountTable) -> dict[int, tuple[CountRow, ...]]:
+    found: dict[int, tuple[CountRow, ...]] = {}
+    for row in table.rows:
+        found[row.index] = (*found.get(row.index, ()), row)
+    return found
 
 
 class _Done:
@@ -275,8 +324,7 @@ class _Done:
             table = read_counts(store.path(COUNTS))
             if table.key != key:
                 raise RecordError(f"{store.path(COUNTS)} belongs to another run. Use another folder.")
-            for row in table.rows:
-                self.rows[row.index] = (*self.rows.get(row.index, ()), row)
+            self.rows = _by_image(table)
         for name in sorted(store.files()):
             if name.startswith("parts/"):
                 self._take_stored(store, name)
@@ -365,15 +413,14 @@ def provenance_of(run: ImageRun) -> Provenance:
     )
 
 
-def _finish(store: Store, run: ImageRun, done: _Done) -> CountTable:
+def _finish(store: Store, run: ImageRun, done: Mapping[int, tuple[CountRow, ...]]) -> CountTable:
     """Write the whole table and the manifest, and remove the parts. A crash in between leaves every count somewhere."""
-    table = CountTable(key=run.key, rows=tuple(row for index in sorted(done.rows) for row in done.rows[index]))
+    table = CountTable(key=run.key, rows=tuple(row for index in sorted(done) for row in done[index]))
     content = counts_bytes(table)
     if not store.exists(COUNTS) or store.read(COUNTS) != content:
         store.path(MANIFEST).unlink(missing_ok=True)
         store.write(COUNTS, content)
-    partial_images = {index for index in run.indices if index not in done.rows}
-    if not partial_images:
+    if all(index in done for index in run.indices):
         for name in [name for name in store.files() if name.startswith(("batches/", "parts/"))]:
             store.path(name).unlink()
         for folder in ("batches", "parts"):

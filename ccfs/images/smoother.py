@@ -259,7 +259,10 @@ class Counter:
 
     def logits(self, proposals: Tensor) -> Tensor:
         """Return the model's logits of channels-last images, in single precision."""
-        inputs = proposals if self._channels_last else proposals.contiguous()
+        import torch
+
+        # `contiguous()` keeps the strides of grey images, from which torch guesses channels-last, and `.view` fails.
+        inputs = proposals if self._channels_last else proposals.clone(memory_format=torch.contiguous_format)
         logits = logits_of(self._model(inputs.to(self._dtype)))
         if tuple(logits.shape) != (len(proposals), self._classes):
             raise ValueError(

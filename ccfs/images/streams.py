@@ -158,7 +158,8 @@ class NoiseReader:
             self._next += rows
         normals = out if out.shape[1] == self._width else out.new_empty((rows, self._width))
         if len(self._scratch[0]) != rows:
-            self._scratch = tuple(out.new_empty((rows, self._width // 2)) for _ in range(3))
+            half = (rows, self._width // 2)
+            self._scratch = (out.new_empty(half), out.new_empty(half), out.new_empty(half))
         _box_muller(words.view(torch.int32), normals, self._scratch)
         if normals is not out:
             out.copy_(normals[:, : out.shape[1]])

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.images import Rule, Verdict
 from ccfs.certificates.rounding import lower_text, upper_text
-from ccfs.files.atomic import write_atomically
+from ccfs.images.certificate import write_derived
 from ccfs.images.counts import CountTable
-from ccfs.images.data import ImageSet
+from ccfs.images.data import Images
 from ccfs.images.folder import ImageRun, read_table
 from ccfs.images.summary import (
     JOINT_RULES,
@@ -38,13 +38,20 @@ class _Column:
     verdicts: tuple[Verdict, ...]
 
 
-def write_report(folder: Path, *, delta: float, rows: int) -> Path:
-    """Write `report.html` into the run folder. Every number in it is recomputed from the counts."""
+def write_report(folder: Path, *, delta: float, rows: int, images: Images | None = None) -> Path:
+    """Write `report.html` into the run folder. Every number in it is recomputed from the counts.
+
+    Args:
+        folder: the run.
+        delta: failure probability per image and certificate.
+        rows: how many images the table shows.
+        images: the images, for their pictures. By default they are loaded again. A run of a Python program has no
+            pictures without them.
+    """
     run, table = read_table(folder)
-    if run.asked is None:
-        raise ValueError(f"{folder} was counted by a Python program, so its images cannot be loaded here.")
-    images = run.asked.image_set()
-    if images.digest != table.key.dataset_sha256:
+    if images is None and run.asked is not None:
+        images = run.asked.image_set()
+    if images is not None and images.digest != table.key.dataset_sha256:
         raise ValueError("the images are not those that were counted. Check the data folder of the run.")
     columns = _columns(table, run.variant, delta)
     labels = [row.label for row in table.variant(run.variant)]
@@ -53,7 +60,7 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     page = rendered(
         "images.html.j2",
         run=run,
-        network=run.asked.title,
+        network=run.asked.title if run.asked is not None else f"with digest {run.key.model_sha256[:16]}",
         key=table.key,
         delta=delta,
         count=len(labels),
@@ -66,9 +73,8 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
         images=_image_rows(table, run, images, columns, rows),
         pairs=_pairs(folder, images),
     )
-    path = folder / "report.html"
-    write_atomically(path, page.encode())
-    return path
+    write_derived(folder, run, {"report.html": page.encode()})
+    return folder / "report.html"
 
 
 def _columns(table: CountTable, variant: str, delta: float) -> list[_Column]:
@@ -114,7 +120,7 @@ def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
 
 
 def _image_rows(
-    table: CountTable, run: ImageRun, images: ImageSet, columns: list[_Column], limit: int
+    table: CountTable, run: ImageRun, images: Images | None, columns: list[_Column], limit: int
 ) -> list[dict[str, object]]:
     found = []
     for position, row in enumerate(table.variant(run.variant)[:limit]):
@@ -123,9 +129,9 @@ def _image_rows(
         found.append(
             {
                 "index": row.index,
-                "picture": _picture(images.images[row.index]),
-                "label": images.classes[row.label],
-                "selected": "none" if selected is None else images.classes[selected],
+                "picture": None if images is None else _picture(images.picture(row.index)),
+                "label": _name(images, row.label),
+                "selected": "none" if selected is None else _name(images, selected),
                 "is_correct": selected == row.label,
                 "retained": f"{sum(row.estimation.retained) / row.estimation.trials:.3f}",
                 "radii": [lower_text(item.radius) if item.radius > 0.0 else "abstains" for item in chosen],
@@ -134,7 +140,7 @@ def _image_rows(
     return found
 
 
-def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
+def _pairs(folder: Path, images: Images | None) -> list[dict[str, object]] | None:
     """Return the proved label changes of the attack, or None if no attack was run."""
     from ccfs.images.endpoints import read_attack, shifted_center
 
@@ -151,10 +157,10 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
         found.append(
             {
                 "index": item.index,
-                "before": _picture(images.images[item.index]),
+                "before": None if images is None else _picture(images.picture(item.index)),
                 "after": _picture(shown),
-                "from": images.classes[item.selected],
-                "to": images.classes[item.target],
+                "from": _name(images, item.selected),
+                "to": _name(images, item.target),
                 "distance": upper_text(item.distance),
                 "radius": lower_text(item.radius_lower or 0.0),
                 "sound": lower_text(item.sound_radius),
@@ -162,6 +168,10 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
             }
         )
     return found
+
+
+def _name(images: Images | None, label: int) -> str:
+    return str(label) if images is None else images.classes[label]
 
 
 def _picture(pixels: NDArray[np.uint8]) -> str:

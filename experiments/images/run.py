@@ -71,7 +71,7 @@ class Study:
             self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
             if arguments.int8:
                 asked = Asked(dataset=self.dataset, network=self.network, sigma=self.sigma, int8=True)
-                self.model, self.network = asked.model(), f"{self.network}-int8"
+                self.model, self.network = asked.model_of(), f"{self.network}-int8"
             else:
                 self.model = folded(load_shipped(arguments.network))
         else:
