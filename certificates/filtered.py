@@ -18,20 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.binomial import anytime_lower, bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.gaussian import radius, radius_upper
-from ccfs.certificates.rounding import fraction_upper
+from ccfs.certificates.rounding import fraction_lower, fraction_upper
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision
 
 __all__ = [
+    "SPLITS",
     "Abstention",
     "JointMassCertificate",
+    "Split",
+    "anytime_counts",
+    "anytime_radius_upper",
     "certify_counts",
+    "chosen_split",
     "complement_counts",
     "explicit_counts",
     "joint_mass_radius",
     "joint_mass_radius_upper",
     "single_batch_counts",
+    "split_counts",
     "substituted_one_sided",
     "substituted_radius",
     "top_label",
@@ -118,6 +124,154 @@ def certify_counts(
     lower = clopper_pearson_lower(tally.top, tally.trials, delta=third)
     upper = min(tally.explicit_upper(each), tally.complement_upper(third))
     return _certificate(tally, lower, upper, sigma=sigma, delta=delta, rule="simultaneous")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Shares of delta for the bounds of Algorithm 1: on the selected mass, on "selected or rejected", on competitors.
+
+    They are declared before the estimation counts are seen. They may depend on the selection counts, which are
+    independent of them.
+    """
+
+    selected: Fraction
+    complement: Fraction
+    explicit: Fraction
+
+    def __post_init__(self) -> None:
+        shares = (self.selected, self.complement, self.explicit)
+        if not all(isinstance(share, Fraction) for share in shares):
+            raise TypeError(f"`split` must hold fractions, got {shares}.")
+        if not (self.selected > 0 and min(shares) >= 0 and sum(shares) <= 1):
+            raise ValueError(
+                f"`split` must be nonnegative, positive for the selected label, and at most 1, got {shares}."
+            )
+
+
+def _splits() -> tuple[Split, ...]:
+    one, thirds = Fraction(1), Fraction(1, 3)
+    found = [
+        Split(selected=thirds, complement=thirds, explicit=thirds),
+        Split(selected=one, complement=Fraction(0), explicit=Fraction(0)),
+    ]
+    for main in (Fraction(1, 2), Fraction(3, 4), Fraction(9, 10), Fraction(99, 100)):
+        rest = one - main
+        found.append(Split(selected=main, complement=rest, explicit=Fraction(0)))
+        found.append(Split(selected=main, complement=Fraction(0), explicit=rest))
+        found.append(Split(selected=main, complement=rest / 2, explicit=rest / 2))
+    return tuple(found)
+
+
+SPLITS = _splits()
+"""The splits that `chosen_split` chooses from. The first is Algorithm 1's."""
+
+
+def split_counts(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float, split: Split
+) -> JointMassCertificate | Abstention:
+    """Certify as `certify_counts` does, with other shares of delta and one more bound that costs nothing.
+
+    Competitors together have at most what the selected label leaves over. So whenever the bound on the selected mass
+    holds, one minus it bounds every competitor, and no delta is spent on that. A filter that retains nearly everything
+    makes this bound nearly as good as that from "selected or rejected". Then most of delta can go to the selected
+    mass. With all of it there, and no rejections, the radius is that of ordinary smoothing.
+
+    A third for each, as in Algorithm 1, costs most where retention is near one: the radius rests on one bound, which
+    then has a third of delta only.
+
+    Proof: each bound fails with probability at most its share of `delta`, and the shares add up to at most one.
+
+    Assumes: as `certify_counts`. `split` was declared without these proposals.
+
+    Args, Returns, Raises: as `certify_counts`.
+
+    >>> two_thirds = certify_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001).radius
+    >>> split_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001, split=SPLITS[1]).radius > two_thirds
+    True
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    level = Fraction(checks.delta(delta))
+    lower = clopper_pearson_lower(tally.top, tally.trials, delta=_share(level, split.selected))
+    uppers = [fraction_upper(1 - Fraction(lower))]
+    if split.complement:
+        uppers.append(tally.complement_upper(_share(level, split.complement)))
+    if split.explicit:
+        uppers.append(tally.explicit_upper(_share(level, split.explicit / (len(tally.counts) - 1))))
+    return _certificate(tally, lower, min(uppers), sigma=sigma, delta=delta, rule="split")
+
+
+def anytime_counts(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float, split: Split
+) -> JointMassCertificate | Abstention:
+    """Certify as `split_counts` does, with bounds that hold at every number of proposals at once.
+
+    So whoever draws may look at the counts after every proposal and stop whenever it suits, for instance when a wanted
+    radius is certified. Each bound is `anytime_lower`, which holds at all times together with its share of `delta`.
+
+    Assumes: as `split_counts`, but the number of proposals may depend on the counts.
+
+    Args, Returns, Raises: as `split_counts`. The split must have nothing for explicit bounds.
+    """
+    if split.explicit:
+        raise ValueError("`split` must have no share for explicit bounds here, because one upper bound serves all.")
+    tally = _Tally.of(counts, rejected, selected)
+    level = Fraction(checks.delta(delta))
+    lower = anytime_lower(tally.top, tally.trials, delta=_share(level, split.selected))
+    uppers = [fraction_upper(1 - Fraction(lower))]
+    if split.complement:
+        other = anytime_lower(tally.top + tally.rejected, tally.trials, delta=_share(level, split.complement))
+        uppers.append(fraction_upper(1 - Fraction(other)))
+    return _certificate(tally, lower, min(uppers), sigma=sigma, delta=delta, rule="anytime")
+
+
+def anytime_radius_upper(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
+) -> float:
+    """Return an upper bound on the population's joint-mass radius that holds at every number of proposals at once.
+
+    Not a certificate. If it is below a wanted radius, going on is hopeless. Rounded up.
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    half = bonferroni(delta, 2)
+    high = fraction_upper(1 - Fraction(anytime_lower(tally.trials - tally.top, tally.trials, delta=half)))
+    strongest = max(count for label, count in enumerate(tally.counts) if label != tally.selected)
+    share = bonferroni(half, len(tally.counts) - 1)
+    low = anytime_lower(strongest, tally.trials, delta=share)
+    return joint_mass_radius_upper(high, low, sigma)
+
+
+def chosen_split(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, trials: int, sigma: float, delta: float
+) -> Split:
+    """Return the split of `SPLITS` with the largest radius if the estimation counts were like the selection counts.
+
+    Args:
+        counts: retained selection proposals per label.
+        rejected: rejected selection proposals.
+        selected: the selected label.
+        trials: number of estimation proposals.
+        sigma: proposal scale.
+        delta: failure probability.
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    # Integers only, so that every machine predicts the same counts and chooses the same split. No count is predicted
+    # to be zero, because a few selection proposals cannot tell that.
+    scale = tally.trials + len(tally.counts)
+    predicted = [(trials * (2 * count + 1)) // (2 * scale) for count in tally.counts]
+    spare = max(0, trials - sum(predicted) - (trials * tally.rejected) // scale)
+    predicted[selected] += spare
+    rest = max(0, trials - sum(predicted))
+
+    def value(split: Split) -> float:
+        answer = split_counts(predicted, rest, selected=selected, sigma=sigma, delta=delta, split=split)
+        return 0.0 if isinstance(answer, Abstention) else answer.radius
+
+    return max(SPLITS, key=value)
+
+
+def _share(delta: Fraction, share: Fraction) -> float:
+    """Return a share of delta, rounded down."""
+    return fraction_lower(delta * share)
 
 
 def explicit_counts(

@@ -282,6 +282,84 @@ def report(
     echo(f"Report: {write_report(run_folder, delta=delta, rows=rows)}")
 
 
+@app.command()
+def export(
+    run_folder: _Run,
+    form: Annotated[str, typer.Option("--format", help="csv, cohen or latex")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    rule: Annotated[
+        str, typer.Option(help="Certificate for the format cohen: the name of a file in RUN/certificates.")
+    ] = "simultaneous",
+    delta: _Delta = 0.001,
+) -> None:
+    """Export the certificates: every number as CSV, the TSV of Cohen's program, or a LaTeX table."""
+    from ccfs.certificates.images import Rule
+    from ccfs.files.atomic import write_atomically
+    from ccfs.images.certificate import main_rules
+    from ccfs.images.exports import cohen_tsv, csv_table, latex_table
+    from ccfs.images.folder import read_table
+    from ccfs.images.summary import table_lines
+
+    run, table = read_table(run_folder)
+    pairs = list(main_rules(table, run.variant))
+    if form == "csv":
+        text = csv_table(table, pairs, delta=delta)
+    elif form == "latex":
+        lines = table_lines(table, run.variant, delta=delta, thresholds=_thresholds(table.key.sigma), strict=True)
+        text = latex_table(lines)
+    elif form == "cohen":
+        known: dict[str, tuple[str, Rule]] = {
+            kind.name.lower().replace("_", "-"): (variant, kind) for variant, kind in pairs
+        }
+        if rule not in known:
+            raise ValueError(f"`--rule` must be one of {', '.join(known)}, got {rule!r}.")
+        text = cohen_tsv(table, *known[rule], delta=delta)
+    else:
+        raise ValueError(f"`--format` must be csv, cohen or latex, got {form!r}.")
+    write_atomically(output, text.encode())
+    echo(f"Written: {output}")
+
+
+@app.command()
+def audit(
+    log: Annotated[Path, typer.Argument(help="A table of another program (TSV, CSV, .npz), or the folder of a run.")],
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the log.")] = None,
+    n: Annotated[int | None, typer.Option(help="Estimation proposals per image, if the log has no counts.")] = None,
+    delta: Annotated[float, typer.Option(help="Failure probability per image (Cohen's alpha).")] = 0.001,
+    filtered: Annotated[bool, typer.Option("--filtered", help="The classifier discarded some noisy copies.")] = False,
+    rows: Annotated[int, typer.Option(help="Number of images to print.")] = 20,
+    replay: Annotated[int, typer.Option(help="For a run: number of images to count again.")] = 1,
+    trust: _Trust = False,
+) -> None:
+    """Say what the radii that another program printed are worth, or audit a run of ours.
+
+    Exit code 1: a radius is larger than what follows, or the run has a fault.
+    """
+    from ccfs.certificates.rounding import lower_text
+    from ccfs.images.others import assess, read_log
+
+    if log.is_dir():
+        from ccfs.images.audit import audit_images
+
+        report = audit_images(log, replay=replay, trust=trust)
+        for text in (*(f"note: {note}" for note in report.notes), *(f"FAULT {fault}" for fault in report.faults)):
+            echo(text)
+        echo(f"{log}: {'clean' if report.is_clean else 'not clean'}. {report.replayed} images counted again.")
+        exit_unless(report.is_clean)
+        return
+    if sigma is None:
+        raise ValueError("`--sigma` must be given: a log does not say its noise scale.")
+    found = assess(read_log(log), sigma=sigma, delta=delta, n=n, filtered=filtered)
+    for item in found[:rows]:
+        shown = "abstains" if item.printed is None else f"printed {item.row.radius or f'{item.printed:.4f}'}"
+        mark = "  OVERSTATED" if item.is_overstated else ""
+        echo(f"image {item.row.index}: {shown}, worth {lower_text(item.worth)} ({item.reason}){mark}")
+    over = [item for item in found if item.is_overstated]
+    lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
+    echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
+    exit_unless(not over)
+
+
 def _use_threads(threads: int) -> None:
     from ccfs.images.torch import require_torch
 

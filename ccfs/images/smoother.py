@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +12,18 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import winner_pvalue
-from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
+from ccfs.certificates.filtered import (
+    SPLITS,
+    Abstention,
+    JointMassCertificate,
+    Split,
+    anytime_counts,
+    anytime_radius_upper,
+    certify_counts,
+    top_label,
+)
 from ccfs.certificates.images import LabelCounts
-from ccfs.images.filters import Filter
+from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
 from ccfs.images.torch import require_torch
 
@@ -23,13 +33,34 @@ if TYPE_CHECKING:
 
     Network = nn.Module | Callable[[Tensor], object]
 
-__all__ = ["Counter", "FilteredSmoother", "Network", "as_center", "home_of", "logits_of", "refuse_training"]
+__all__ = [
+    "AnytimeAnswer",
+    "Counter",
+    "FilteredSmoother",
+    "Network",
+    "as_center",
+    "home_of",
+    "logits_of",
+    "refuse_training",
+]
+
+
+_HALVES = Split(selected=Fraction(1, 2), complement=Fraction(1, 2), explicit=Fraction(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     purpose: str
     trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnytimeAnswer:
+    """A certificate or abstention, with the proposals that it took out of the most that were allowed."""
+
+    answer: JointMassCertificate | Abstention
+    trials: int
+    most: int
 
 
 class FilteredSmoother:
@@ -101,6 +132,63 @@ class FilteredSmoother:
         return certify_counts(
             estimation.retained, estimation.rejected, selected=selected, sigma=self._sigma, delta=level
         )
+
+    def certify_until(
+        self,
+        x: Tensor | NDArray[np.generic],
+        n0: int,
+        n: int,
+        delta: float,
+        batch_size: int,
+        *,
+        radius: float,
+        index: int = 0,
+    ) -> AnytimeAnswer:
+        """Draw until `radius` is certified or hopeless, at most n proposals, and say how many were needed.
+
+        The bounds hold at all times together, so stopping early costs no delta. It is looked at after each batch.
+
+        Args:
+            x: image (channels, height, width), real pixels.
+            n0: number of proposals that select the label.
+            n: the most fresh proposals to draw.
+            delta: failure probability.
+            batch_size: proposals per model call and between two looks.
+            radius: the wanted radius.
+            index: which of the seed's streams to use.
+        """
+        level, wanted = checks.delta(delta), checks.positive("radius", radius)
+        most, center = checks.count("n", n, minimum=1), as_center(x)
+        (selection,) = self._counts(
+            center, batch_size, index, _Request(purpose=SELECTION, trials=checks.count("n0", n0, minimum=1))
+        )
+        if sum(selection.retained) == 0:
+            return AnytimeAnswer(answer=Abstention(reason="no selection proposal was retained"), trials=0, most=most)
+        selected = top_label(selection.retained)
+        # Without rejections the second bound adds nothing, so it gets no delta.
+        split = SPLITS[1] if isinstance(self._filter, NoFilter) else _HALVES
+        counter = Counter(self._model, self._sigma, self._filter, self._classes, batch_size)
+        stream = NoiseStream(
+            run="smoother", seed=self._seed, index=index, purpose="anytime estimation", dimension=center.size
+        )
+        retained, drawn = [0] * self._classes, 0
+        while True:
+            rows = min(batch_size, most - drawn)
+            (found,) = counter.count(center, stream, rows, start=drawn)
+            retained, drawn = [a + b for a, b in zip(retained, found.retained, strict=True)], drawn + rows
+            rejected = drawn - sum(retained)
+            tally = {"selected": selected, "sigma": self._sigma, "delta": level}
+            answer = anytime_counts(retained, rejected, split=split, **tally)
+            is_certified = isinstance(answer, JointMassCertificate) and answer.radius > wanted
+            if is_certified or drawn == most:
+                return AnytimeAnswer(answer=answer, trials=drawn, most=most)
+            # A wrong guess here only abstains too early. It costs no soundness, so it spends no delta.
+            best = list(retained)
+            best[selected] += most - drawn
+            reachable = anytime_counts(best, rejected, split=split, **tally)
+            is_reachable = isinstance(reachable, JointMassCertificate) and reachable.radius > wanted
+            if not is_reachable or anytime_radius_upper(retained, rejected, **tally) < wanted:
+                return AnytimeAnswer(answer=answer, trials=drawn, most=most)
 
     def predict(
         self, x: Tensor | NDArray[np.generic], n: int, delta: float, batch_size: int, *, index: int = 0
