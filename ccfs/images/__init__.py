@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ccfs.images.bands import Band, ProjectedBand
     from ccfs.images.counts import CountRow, CountTable, RecordError, read_counts, write_counts
-    from ccfs.images.data import DataError, ImageSet, load_images
+    from ccfs.images.data import DataError, Images, ImageSet, LazyImages, load_images
     from ccfs.images.filters import CallableFilter, ConfidenceFilter, Filter, NoFilter
     from ccfs.images.forms import folded
     from ccfs.images.networks import load_checkpoint, load_shipped, shipped_names
@@ -26,6 +26,8 @@ __all__ = [
     "Filter",
     "FilteredSmoother",
     "ImageSet",
+    "Images",
+    "LazyImages",
     "NoFilter",
     "NoiseStream",
     "ProjectedBand",
@@ -44,7 +46,7 @@ __all__ = [
 _HOMES = {
     "bands": ("Band", "ProjectedBand"),
     "counts": ("CountRow", "CountTable", "RecordError", "read_counts", "write_counts"),
-    "data": ("DataError", "ImageSet", "load_images"),
+    "data": ("DataError", "ImageSet", "Images", "LazyImages", "load_images"),
     "filters": ("CallableFilter", "ConfidenceFilter", "Filter", "NoFilter"),
     "forms": ("folded",),
     "networks": ("load_checkpoint", "load_shipped", "shipped_names"),

@@ -236,7 +236,8 @@ def as_bytes(image: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.uint8
     """Return an image as bytes, rounded to the nearest."""
     if image.dtype == np.uint8:
         return image.astype(np.uint8, copy=False)
-    return np.rint(np.clip(image.astype(np.float64), 0.0, 1.0) * 255.0).astype(np.uint8)
+    rounded: NDArray[np.uint8] = np.rint(np.clip(image.astype(np.float64), 0.0, 1.0) * 255.0).astype(np.uint8)
+    return rounded
 
 
 def cache_folder() -> Path:

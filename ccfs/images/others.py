@@ -242,10 +242,11 @@ def _unfiltered(top: int, drawn: int, sigma: float, delta: float) -> float:
 def _least_count(printed: str, sigma: float, delta: float, n: int) -> int | None:
     """Return the least count whose radius may have been printed so, rounded to the last digit shown."""
     value = Decimal(printed)
-    # Half a unit of the last digit. Trailing zeros may be missing, as after "{:.3}", so at least three digits count.
+    # Trailing zeros may be missing, as after "{:.3}", so at least three digits count.
     digits = max(len(value.as_tuple().digits), 3)
     exponent = value.adjusted() - digits + 1
-    low, high = value - Decimal(5).scaleb(exponent - 1), value + Decimal(5).scaleb(exponent - 1)
+    # Programs round to the nearest or down, so the radius is at most a whole unit above what is printed.
+    low, high = value - Decimal(5).scaleb(exponent - 1), value + Decimal(1).scaleb(exponent)
     guess = int(n * float(ndtr(float(low) / sigma)))
     first, last = max(guess, n // 2), n
     if Fraction(_unfiltered(n, n, sigma, delta)) < Fraction(low):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,7 +38,6 @@ __all__ = [
     "AnytimeAnswer",
     "Counter",
     "FilteredSmoother",
-    "Network",
     "as_center",
     "home_of",
     "logits_of",
@@ -177,17 +177,20 @@ class FilteredSmoother:
             (found,) = counter.count(center, stream, rows, start=drawn)
             retained, drawn = [a + b for a, b in zip(retained, found.retained, strict=True)], drawn + rows
             rejected = drawn - sum(retained)
-            tally = {"selected": selected, "sigma": self._sigma, "delta": level}
-            answer = anytime_counts(retained, rejected, split=split, **tally)
+            certified = partial(
+                anytime_counts, rejected=rejected, selected=selected, sigma=self._sigma, delta=level, split=split
+            )
+            answer = certified(retained)
             is_certified = isinstance(answer, JointMassCertificate) and answer.radius > wanted
             if is_certified or drawn == most:
                 return AnytimeAnswer(answer=answer, trials=drawn, most=most)
             # A wrong guess here only abstains too early. It costs no soundness, so it spends no delta.
             best = list(retained)
             best[selected] += most - drawn
-            reachable = anytime_counts(best, rejected, split=split, **tally)
+            reachable = certified(best)
             is_reachable = isinstance(reachable, JointMassCertificate) and reachable.radius > wanted
-            if not is_reachable or anytime_radius_upper(retained, rejected, **tally) < wanted:
+            upper = anytime_radius_upper(retained, rejected, selected=selected, sigma=self._sigma, delta=level)
+            if not is_reachable or upper < wanted:
                 return AnytimeAnswer(answer=answer, trials=drawn, most=most)
 
     def predict(

@@ -122,7 +122,7 @@ def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
 def _image_rows(
     table: CountTable, run: ImageRun, images: Images | None, columns: list[_Column], limit: int
 ) -> list[dict[str, object]]:
-    found = []
+    found: list[dict[str, object]] = []
     for position, row in enumerate(table.variant(run.variant)[:limit]):
         chosen = [column.verdicts[position] for column in columns]
         selected = chosen[0].selected
