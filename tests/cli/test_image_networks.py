@@ -69,7 +69,6 @@ def test_own_network_goes_through_every_command(home):
     run = home / "run"
     first = certify(run)
     assert first.exit_code == 0, first.output
-    confirmed = ("--confirmation", "100")
     for command in (
         ("audit", run, "--trust", "--replay", "2"),
         ("image", "audit", run, "--trust"),
