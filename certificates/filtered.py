@@ -25,6 +25,7 @@ from ccfs.certificates.validated import exact, lower_float, normal_quantile, pre
 
 __all__ = [
     "SPLITS",
+    "UNDIVIDED",
     "Abstention",
     "JointMassCertificate",
     "Split",
@@ -148,22 +149,25 @@ class Split:
             )
 
 
-def _splits() -> tuple[Split, ...]:
-    one, thirds = Fraction(1), Fraction(1, 3)
-    found = [
-        Split(selected=thirds, complement=thirds, explicit=thirds),
-        Split(selected=one, complement=Fraction(0), explicit=Fraction(0)),
-    ]
-    for main in (Fraction(1, 2), Fraction(3, 4), Fraction(9, 10), Fraction(99, 100)):
-        rest = one - main
-        found.append(Split(selected=main, complement=rest, explicit=Fraction(0)))
-        found.append(Split(selected=main, complement=Fraction(0), explicit=rest))
-        found.append(Split(selected=main, complement=rest / 2, explicit=rest / 2))
-    return tuple(found)
+def _split(selected: str, complement: str, explicit: str) -> Split:
+    return Split(selected=Fraction(selected), complement=Fraction(complement), explicit=Fraction(explicit))
 
 
-SPLITS = _splits()
-"""The splits that `chosen_split` chooses from. The first is Algorithm 1's."""
+UNDIVIDED = _split("1", "0", "0")
+"""All of delta for the selected mass. Without rejections this is ordinary smoothing."""
+SPLITS = (
+    _split("1/3", "1/3", "1/3"),
+    _split("1/2", "9/20", "1/20"),
+    _split("1/2", "1/20", "9/20"),
+    _split("4/5", "1/10", "1/10"),
+    _split("19/20", "1/40", "1/40"),
+    _split("98/100", "1/100", "1/100"),
+)
+"""The splits that `chosen_split` chooses from. The first is Algorithm 1's.
+
+None drops a bound. A small share costs a bound little, because it enters through its logarithm. And the selection
+counts may mislead about which bound is best.
+"""
 
 
 def split_counts(
@@ -185,8 +189,8 @@ def split_counts(
 
     Args, Returns, Raises: as `certify_counts`.
 
-    >>> two_thirds = certify_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001).radius
-    >>> split_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001, split=SPLITS[1]).radius > two_thirds
+    >>> thirds = certify_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001).radius
+    >>> split_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001, split=UNDIVIDED).radius > thirds
     True
     """
     tally = _Tally.of(counts, rejected, selected)
@@ -254,13 +258,14 @@ def chosen_split(
         delta: failure probability.
     """
     tally = _Tally.of(counts, rejected, selected)
-    # Integers only, so that every machine predicts the same counts and chooses the same split. No count is predicted
-    # to be zero, because a few selection proposals cannot tell that.
-    scale = tally.trials + len(tally.counts)
-    predicted = [(trials * (2 * count + 1)) // (2 * scale) for count in tally.counts]
-    spare = max(0, trials - sum(predicted) - (trials * tally.rejected) // scale)
-    predicted[selected] += spare
-    rest = max(0, trials - sum(predicted))
+    # Integers only, so that every machine predicts the same counts and chooses the same split. The strongest competitor
+    # gets half a proposal more, because a few selection proposals cannot tell that there is none.
+    strongest = max((count, -label) for label, count in enumerate(tally.counts) if label != tally.selected)
+    halves = [2 * count for count in tally.counts]
+    halves[-strongest[1]] += 1
+    predicted = [trials * half // (2 * tally.trials + 1) for half in halves]
+    rest = trials * 2 * tally.rejected // (2 * tally.trials + 1)
+    predicted[selected] += trials - sum(predicted) - rest
 
     def value(split: Split) -> float:
         answer = split_counts(predicted, rest, selected=selected, sigma=sigma, delta=delta, split=split)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import winner_pvalue
 from ccfs.certificates.filtered import (
-    SPLITS,
+    UNDIVIDED,
     Abstention,
     JointMassCertificate,
     Split,
@@ -166,7 +166,7 @@ class FilteredSmoother:
             return AnytimeAnswer(answer=Abstention(reason="no selection proposal was retained"), trials=0, most=most)
         selected = top_label(selection.retained)
         # Without rejections the second bound adds nothing, so it gets no delta.
-        split = SPLITS[1] if isinstance(self._filter, NoFilter) else _HALVES
+        split = UNDIVIDED if isinstance(self._filter, NoFilter) else _HALVES
         counter = Counter(self._model, self._sigma, self._filter, self._classes, batch_size)
         stream = NoiseStream(
             run="smoother", seed=self._seed, index=index, purpose="anytime estimation", dimension=center.size

@@ -25,9 +25,26 @@ from ccfs.images.summary import (
     scaled_thresholds,
     verdicts,
 )
-from ccfs.report.charts import GLYPHS, Chart, Figure, data_uri, rendered
+from ccfs.report.charts import Chart, Figure, data_uri, rendered
 
 __all__ = ["write_report"]
+
+
+# One colour per rule, in every chart and table. Red is kept for what is no certificate.
+_STYLES = {
+    Rule.UNFILTERED: "s7",
+    Rule.SIMULTANEOUS: "s0",
+    Rule.SPLIT: "p2",
+    Rule.EXPLICIT: "s2",
+    Rule.COMPLEMENT: "s6",
+    Rule.SINGLE_BATCH: "s4",
+    Rule.RENYI: "s3",
+    Rule.REVERSE_KL: "s5",
+    Rule.FORWARD_KL: "s1",
+    Rule.SUBSTITUTED: "unproved",
+}
+# A narrow screen shows these rules for every image. The table above has all of them.
+_MAIN = frozenset({Rule.UNFILTERED, Rule.SIMULTANEOUS, Rule.RENYI, Rule.SUBSTITUTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +86,7 @@ def write_report(folder: Path, *, delta: float, rows: int, images: Images | None
         thresholds=thresholds,
         lines=[_line_cells(item) for item in lines],
         curves=_curves(columns, labels, table.key.sigma),
-        rules=[column.rule for column in columns],
+        rules=[_head(column.rule) for column in columns],
         images=_image_rows(table, run, images, columns, rows),
         pairs=_pairs(folder, images),
     )
@@ -90,10 +107,19 @@ def _columns(table: CountTable, variant: str, delta: float) -> list[_Column]:
     ]
 
 
+def _head(rule: Rule) -> dict[str, object]:
+    return {
+        "name": rule.value,
+        "style": _STYLES[rule],
+        "is_sound": rule is not Rule.SUBSTITUTED,
+        "is_wide": rule not in _MAIN,
+    }
+
+
 def _line_cells(item: Line) -> dict[str, object]:
     shares = [f"{count / item.images:.4f}" for count in item.certified]
     cells = [f"{item.positive / item.images:.4f}", item.median_shown, *shares]
-    return {"name": item.rule.value, "is_sound": item.is_sound, "cells": cells}
+    return {"name": item.rule.value, "is_sound": item.is_sound, "cells": cells, "style": _STYLES[item.rule]}
 
 
 def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
@@ -105,14 +131,14 @@ def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
         y_range=(0.0, 1.0),
         label="Certified accuracy against radius for every certificate",
         x_label="radius",
-        y_label="fraction of images, correct and beyond the radius",
+        y_label="fraction correct beyond radius",
     )
     legend = []
-    for kind, column in enumerate(columns):
+    for column in columns:
         pairs = zip(column.verdicts, labels, strict=True)
         right = np.array([item.radius if item.selected == label else 0.0 for item, label in pairs])
         is_sound = column.rule is not Rule.SUBSTITUTED
-        style = f"s{kind % GLYPHS}"
+        style = _STYLES[column.rule]
         shares = [(right > radius).mean() for radius in grid]
         chart.line(np.column_stack([grid, shares]), f"curve {style}{'' if is_sound else ' dash1'}", column.rule.value)
         legend.append((f"line {style}", column.rule.value, "" if is_sound else "dashed: no certificate"))
@@ -134,7 +160,10 @@ def _image_rows(
                 "selected": "none" if selected is None else _name(images, selected),
                 "is_correct": selected == row.label,
                 "retained": f"{sum(row.estimation.retained) / row.estimation.trials:.3f}",
-                "radii": [lower_text(item.radius) if item.radius > 0.0 else "abstains" for item in chosen],
+                "radii": [
+                    (lower_text(item.radius) if item.radius > 0.0 else "abstains", item.rule not in _MAIN)
+                    for item in chosen
+                ],
             }
         )
     return found
