@@ -29,6 +29,7 @@ DOCUMENTS: Mapping[str, str] = {
     "verification": "ccfs.results.verify:Verification",
     "image-run": "ccfs.images.folder:ImageRun",
     "image-counts": "ccfs.images.counts:RunKey",
+    "image-certificate": "ccfs.images.certificate:ImageCertificate",
     "image-endpoints": "ccfs.images.endpoints:AttackHead",
 }
 """The model of each kind of document, imported when it is asked for."""

@@ -11,9 +11,11 @@ from toy_protocol import protocol
 from typer.testing import CliRunner
 
 from ccfs.certificates.documents import DocumentError, read_document, refuse_other_format
+from ccfs.certificates.images import Rule
 from ccfs.cli.main import app
 from ccfs.files.documents import ChangedDocumentError, Document
-from ccfs.images.counts import read_counts
+from ccfs.images.certificate import derived
+from ccfs.images.counts import CountTable, read_counts
 from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import Asked, ImageRun
 from ccfs.protocol.model import ProtocolError, parse_protocol
@@ -40,6 +42,11 @@ def printed(*arguments):
     return json.loads(CliRunner().invoke(app, [str(part) for part in arguments]).stdout)
 
 
+def _image_certificate():
+    table = read_counts(STUDY / "band-unfiltered" / "counts.parquet")
+    return derived(CountTable(key=table.key, rows=table.rows[:2]), "none", Rule.UNFILTERED, delta=0.001)
+
+
 @pytest.fixture(scope="module")
 def documents(finished, tmp_path_factory):
     """One real document of each kind."""
@@ -61,6 +68,7 @@ def documents(finished, tmp_path_factory):
         "verification": printed("verify", certificate, "--run", root, "--json"),
         "image-run": json.loads((folder / "run.json").read_text()),
         "image-counts": json.loads(read_counts(STUDY / "band" / "counts.parquet").key.to_bytes()),
+        "image-certificate": json.loads(_image_certificate().to_bytes()),
         "image-endpoints": json.loads(read_attack(STUDY / "attack" / "endpoints.jsonl")[0].to_bytes()),
     }
     return found

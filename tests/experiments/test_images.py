@@ -7,16 +7,19 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from ccfs.certificates.binomial import bonferroni, winner_pvalue
 from ccfs.certificates.images import Rule, certified_count, verdict
 from ccfs.images import CountTable, folded, load_shipped, read_counts
 from ccfs.images.attack import cohort, family_size
-from ccfs.images.bands import load_band
+from ccfs.images.audit import audit_images
+from ccfs.images.bands import Band, load_band, save_band
 from ccfs.images.counts import model_digest
 from ccfs.images.endpoints import inside_sound_radius, read_attack
-from ccfs.images.networks import ZOO
+from ccfs.images.networks import ZOO, cifar_resnet
 from ccfs.images.summary import retention, table_lines, verdicts
 
 pytestmark = pytest.mark.slow
@@ -159,3 +162,35 @@ def test_attack_finds_nothing_inside_a_certified_radius(network):
     assert inside_sound_radius(endpoints) == ()
     assert stored["changed_inside_a_sound_radius"] == 0
     assert stored["verified_inside_substituted_radius"] == sum(item.is_verified for item in endpoints)
+
+
+def test_papers_commands_run_on_files_in_the_layout_of_cifar_101_and_102(tmp_path, monkeypatch):
+    """Made-up images and a tiny ResNet stand for the files that only a user has. The commands are those of the docs."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8), np.array([0, 3, 3, 9])
+    np.save(tmp_path / "cifar10.1_v4_data.npy", pixels)
+    np.save(tmp_path / "cifar10.1_v4_labels.npy", labels)
+    np.savez(tmp_path / "cifar102_test.npz", images=pixels, labels=labels)
+    torch.manual_seed(0)
+    body = cifar_resnet(8).get_submodule("body")
+    state = {f"module.1.{name}": value for name, value in body.state_dict().items()}
+    torch.save({"arch": "cifar_resnet8", "state_dict": state}, tmp_path / "model.pth.tar")
+    folder = tmp_path / "results" / "model.pth.tar-on-cifar10.2"
+    folder.mkdir(parents=True)
+    # The band comes from CIFAR-10 training images, which are not here.
+    direction = rng.standard_normal(3072)
+    direction /= np.linalg.norm(direction)
+    save_band(folder / "band.npz", Band(direction=direction, offset=0.1, inner=0.0625, outer=0.25))
+    common = ["--checkpoint", str(tmp_path / "model.pth.tar"), "--data", str(tmp_path), "--images", "4"]
+    common += ["--results", str(tmp_path / "results"), "--trials", "40"]
+    for command in (
+        ["band", "--dataset", "cifar10.2", "--selection", "20", "--block", "3"],
+        ["recertify", "--dataset", "cifar10.1"],
+        ["attack", "--dataset", "cifar10.1", "--members", "2", "--steps", "1", "--proposals", "4", "--screen", "20"],
+    ):
+        monkeypatch.setattr("sys.argv", ["run.py", *command, *common, "--confirmation", "20"])
+        study_module().main()
+    stored = json.loads((folder / "band.json").read_text())
+    assert (stored["images"], stored["family"]) == (4, 128)
+    assert audit_images(folder / "band").is_clean
+    assert json.loads((tmp_path / "results" / "model.pth.tar-on-cifar10.1" / "attack.json").read_text())["plan"]
