@@ -409,7 +409,8 @@ def separation_figure(
     reach = max((max(x, y) for x, y, _ in points), default=1.0)
     right.plot([0, reach], [0, reach], "--", color="black", linewidth=0.8)
     right.set(xlabel="joint-mass radius, upper bound", ylabel="conditional Renyi radius, lower bound")
-    right.legend(fontsize=7)
+    if points:
+        right.legend(fontsize=7)
     figure.suptitle(f"{study.network}: {len(labels)} test images, {study.trials} proposals each", fontsize=9)
     figure.tight_layout()
     figure.savefig(study.folder / "band.svg", metadata={"Date": None})
