@@ -21,7 +21,7 @@ DOCUMENTS: Mapping[str, str] = {
     "trajectory": "ccfs.results.certificate:TrajectoryDocument",
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
-    "batch": "ccfs.runs.batches:Journal",
+    "batch": "ccfs.runs.journal:Journal",
     "verdicts": "ccfs.runs.batches:Verdicts",
     "costs": "ccfs.results.costs:CostsDocument",
     "table": "ccfs.results.table:TableDocument",
@@ -29,6 +29,7 @@ DOCUMENTS: Mapping[str, str] = {
     "verification": "ccfs.results.verify:Verification",
     "image-run": "ccfs.images.folder:ImageRun",
     "image-counts": "ccfs.images.counts:RunKey",
+    "image-certificate": "ccfs.images.certificate:ImageCertificate",
     "image-endpoints": "ccfs.images.endpoints:AttackHead",
 }
 """The model of each kind of document, imported when it is asked for."""

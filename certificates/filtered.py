@@ -18,20 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
+from ccfs.certificates.binomial import anytime_lower, bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.gaussian import radius, radius_upper
-from ccfs.certificates.rounding import fraction_upper
+from ccfs.certificates.rounding import fraction_lower, fraction_upper
 from ccfs.certificates.validated import exact, lower_float, normal_quantile, precision
 
 __all__ = [
+    "SPLITS",
+    "UNDIVIDED",
     "Abstention",
     "JointMassCertificate",
+    "Split",
+    "anytime_counts",
+    "anytime_radius_upper",
     "certify_counts",
+    "chosen_split",
     "complement_counts",
     "explicit_counts",
     "joint_mass_radius",
     "joint_mass_radius_upper",
     "single_batch_counts",
+    "split_counts",
     "substituted_one_sided",
     "substituted_radius",
     "top_label",
@@ -118,6 +125,158 @@ def certify_counts(
     lower = clopper_pearson_lower(tally.top, tally.trials, delta=third)
     upper = min(tally.explicit_upper(each), tally.complement_upper(third))
     return _certificate(tally, lower, upper, sigma=sigma, delta=delta, rule="simultaneous")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Shares of delta for the bounds of Algorithm 1: on the selected mass, on "selected or rejected", on competitors.
+
+    They are declared before the estimation counts are seen. They may depend on the selection counts, which are
+    independent of them.
+    """
+
+    selected: Fraction
+    complement: Fraction
+    explicit: Fraction
+
+    def __post_init__(self) -> None:
+        shares = (self.selected, self.complement, self.explicit)
+        if not all(isinstance(share, Fraction) for share in shares):
+            raise TypeError(f"`split` must hold fractions, got {shares}.")
+        if not (self.selected > 0 and min(shares) >= 0 and sum(shares) <= 1):
+            raise ValueError(
+                f"`split` must be nonnegative, positive for the selected label, and at most 1, got {shares}."
+            )
+
+
+def _split(selected: str, complement: str, explicit: str) -> Split:
+    return Split(selected=Fraction(selected), complement=Fraction(complement), explicit=Fraction(explicit))
+
+
+UNDIVIDED = _split("1", "0", "0")
+"""All of delta for the selected mass. Without rejections this is ordinary smoothing."""
+SPLITS = (
+    _split("1/3", "1/3", "1/3"),
+    _split("1/2", "9/20", "1/20"),
+    _split("1/2", "1/20", "9/20"),
+    _split("4/5", "1/10", "1/10"),
+    _split("19/20", "1/40", "1/40"),
+    _split("98/100", "1/100", "1/100"),
+)
+"""The splits that `chosen_split` chooses from. The first is Algorithm 1's.
+
+None drops a bound. A small share costs a bound little, because it enters through its logarithm. And the selection
+counts may mislead about which bound is best.
+"""
+
+
+def split_counts(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float, split: Split
+) -> JointMassCertificate | Abstention:
+    """Certify as `certify_counts` does, with other shares of delta and one more bound that costs nothing.
+
+    Competitors together have at most what the selected label leaves over. So whenever the bound on the selected mass
+    holds, one minus it bounds every competitor, and no delta is spent on that. A filter that retains nearly everything
+    makes this bound nearly as good as that from "selected or rejected". Then most of delta can go to the selected
+    mass. With all of it there, and no rejections, the radius is that of ordinary smoothing.
+
+    A third for each, as in Algorithm 1, costs most where retention is near one: the radius rests on one bound, which
+    then has a third of delta only.
+
+    Proof: each bound fails with probability at most its share of `delta`, and the shares add up to at most one.
+
+    Assumes: as `certify_counts`. `split` was declared without these proposals.
+
+    Args, Returns, Raises: as `certify_counts`.
+
+    >>> thirds = certify_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001).radius
+    >>> split_counts([900, 20], 0, selected=0, sigma=0.25, delta=0.001, split=UNDIVIDED).radius > thirds
+    True
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    level = Fraction(checks.delta(delta))
+    lower = clopper_pearson_lower(tally.top, tally.trials, delta=_share(level, split.selected))
+    uppers = [fraction_upper(1 - Fraction(lower))]
+    if split.complement:
+        uppers.append(tally.complement_upper(_share(level, split.complement)))
+    if split.explicit:
+        uppers.append(tally.explicit_upper(_share(level, split.explicit / (len(tally.counts) - 1))))
+    return _certificate(tally, lower, min(uppers), sigma=sigma, delta=delta, rule="split")
+
+
+def anytime_counts(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float, split: Split
+) -> JointMassCertificate | Abstention:
+    """Certify as `split_counts` does, with bounds that hold at every number of proposals at once.
+
+    So whoever draws may look at the counts after every proposal and stop whenever it suits, for instance when a wanted
+    radius is certified. Each bound is `anytime_lower`, which holds at all times together with its share of `delta`.
+
+    Assumes: as `split_counts`, but the number of proposals may depend on the counts.
+
+    Args, Returns, Raises: as `split_counts`. The split must have nothing for explicit bounds.
+    """
+    if split.explicit:
+        raise ValueError("`split` must have no share for explicit bounds here, because one upper bound serves all.")
+    tally = _Tally.of(counts, rejected, selected)
+    level = Fraction(checks.delta(delta))
+    lower = anytime_lower(tally.top, tally.trials, delta=_share(level, split.selected))
+    uppers = [fraction_upper(1 - Fraction(lower))]
+    if split.complement:
+        other = anytime_lower(tally.top + tally.rejected, tally.trials, delta=_share(level, split.complement))
+        uppers.append(fraction_upper(1 - Fraction(other)))
+    return _certificate(tally, lower, min(uppers), sigma=sigma, delta=delta, rule="anytime")
+
+
+def anytime_radius_upper(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, sigma: float, delta: float
+) -> float:
+    """Return an upper bound on the population's joint-mass radius that holds at every number of proposals at once.
+
+    Not a certificate. If it is below a wanted radius, going on is hopeless. Rounded up.
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    half = bonferroni(delta, 2)
+    high = fraction_upper(1 - Fraction(anytime_lower(tally.trials - tally.top, tally.trials, delta=half)))
+    strongest = max(count for label, count in enumerate(tally.counts) if label != tally.selected)
+    share = bonferroni(half, len(tally.counts) - 1)
+    low = anytime_lower(strongest, tally.trials, delta=share)
+    return joint_mass_radius_upper(high, low, sigma)
+
+
+def chosen_split(
+    counts: Sequence[int] | NDArray[np.int64], rejected: int, *, selected: int, trials: int, sigma: float, delta: float
+) -> Split:
+    """Return the split of `SPLITS` with the largest radius if the estimation counts were like the selection counts.
+
+    Args:
+        counts: retained selection proposals per label.
+        rejected: rejected selection proposals.
+        selected: the selected label.
+        trials: number of estimation proposals.
+        sigma: proposal scale.
+        delta: failure probability.
+    """
+    tally = _Tally.of(counts, rejected, selected)
+    # Integers only, so that every machine predicts the same counts and chooses the same split. The strongest competitor
+    # gets half a proposal more, because a few selection proposals cannot tell that there is none.
+    strongest = max((count, -label) for label, count in enumerate(tally.counts) if label != tally.selected)
+    halves = [2 * count for count in tally.counts]
+    halves[-strongest[1]] += 1
+    predicted = [trials * half // (2 * tally.trials + 1) for half in halves]
+    rest = trials * 2 * tally.rejected // (2 * tally.trials + 1)
+    predicted[selected] += trials - sum(predicted) - rest
+
+    def value(split: Split) -> float:
+        answer = split_counts(predicted, rest, selected=selected, sigma=sigma, delta=delta, split=split)
+        return 0.0 if isinstance(answer, Abstention) else answer.radius
+
+    return max(SPLITS, key=value)
+
+
+def _share(delta: Fraction, share: Fraction) -> float:
+    """Return a share of delta, rounded down."""
+    return fraction_lower(delta * share)
 
 
 def explicit_counts(

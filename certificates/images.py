@@ -78,6 +78,7 @@ class Rule(Enum):
     EXPLICIT = "joint explicit"
     COMPLEMENT = "joint complement"
     SINGLE_BATCH = "joint single batch"
+    SPLIT = "joint declared split"
     RENYI = "conditional Renyi"
     REVERSE_KL = "conditional reverse KL"
     FORWARD_KL = "conditional forward KL"
@@ -157,11 +158,19 @@ def verdict(
     if sum(chooser.retained) == 0:
         return Verdict(rule=rule, selected=None, radius=0.0)
     selected = filtered.top_label(chooser.retained)
-    return Verdict(rule=rule, selected=selected, radius=_value(rule, estimation, selected, scale, level, proof))
+    return Verdict(
+        rule=rule, selected=selected, radius=_value(rule, selection, estimation, selected, scale, level, proof)
+    )
 
 
 def _value(
-    rule: Rule, counts: LabelCounts, selected: int, sigma: float, delta: float, proof: CovarianceProof | None
+    rule: Rule,
+    selection: LabelCounts,
+    counts: LabelCounts,
+    selected: int,
+    sigma: float,
+    delta: float,
+    proof: CovarianceProof | None,
 ) -> float:
     if rule is Rule.UNFILTERED:
         lower = clopper_pearson_lower(counts.retained[selected], counts.trials, delta=delta)
@@ -169,6 +178,8 @@ def _value(
         return gaussian_radius(lower, fraction_upper(1 - Fraction(lower)), sigma)
     if rule is Rule.SUBSTITUTED:
         return filtered.substituted_one_sided(counts.retained[selected], sum(counts.retained), sigma=sigma, delta=delta)
+    if rule is Rule.SPLIT:
+        return _split_radius(selection, counts, selected, sigma, delta)
     if rule is Rule.SINGLE_BATCH:
         return _radius(filtered.single_batch_counts(counts.retained, counts.rejected, sigma=sigma, delta=delta))
     if proof is not None and rule in _CONDITIONAL:
@@ -183,6 +194,18 @@ def _value(
             )
         )
     return _radius(_JOINT[rule](counts.retained, counts.rejected, selected=selected, sigma=sigma, delta=delta))
+
+
+def _split_radius(selection: LabelCounts, estimation: LabelCounts, selected: int, sigma: float, delta: float) -> float:
+    """Choose the split of delta on the selection counts, and use it on the estimation counts."""
+    split = filtered.chosen_split(
+        selection.retained, selection.rejected, selected=selected, trials=estimation.trials, sigma=sigma, delta=delta
+    )
+    return _radius(
+        filtered.split_counts(
+            estimation.retained, estimation.rejected, selected=selected, sigma=sigma, delta=delta, split=split
+        )
+    )
 
 
 def exceeds(radius: float, threshold: str | Fraction, *, strict: bool) -> bool:

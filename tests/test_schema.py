@@ -11,11 +11,13 @@ from toy_protocol import protocol
 from typer.testing import CliRunner
 
 from ccfs.certificates.documents import DocumentError, read_document, refuse_other_format
+from ccfs.certificates.images import Rule
 from ccfs.cli.main import app
 from ccfs.files.documents import ChangedDocumentError, Document
-from ccfs.images.counts import read_counts
+from ccfs.images.certificate import derived
+from ccfs.images.counts import CountTable, read_counts
 from ccfs.images.endpoints import read_attack
-from ccfs.images.folder import ImageRun, write_run
+from ccfs.images.folder import Asked, ImageRun
 from ccfs.protocol.model import ProtocolError, parse_protocol
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import certify
@@ -41,6 +43,11 @@ def printed(*arguments):
     return json.loads(CliRunner().invoke(app, [str(part) for part in arguments]).stdout)
 
 
+def _image_certificate():
+    table = read_counts(STUDY / "band-unfiltered" / "counts.parquet")
+    return derived(CountTable(key=table.key, rows=table.rows[:2]), "none", Rule.UNFILTERED, delta=0.001)
+
+
 @pytest.fixture(scope="module")
 def documents(finished, tmp_path_factory):
     """One real document of each kind."""
@@ -48,7 +55,9 @@ def documents(finished, tmp_path_factory):
     (certificate,) = sorted(root.glob("certificates/steer/one/*.json"))
     (journal, *_) = sorted(root.glob("batches/**/*.json"))
     folder = tmp_path_factory.mktemp("images")
-    write_run(folder, ImageRun(dataset="mnist", network="mnist-small-sigma1", sigma=1.0))
+    key = read_counts(STUDY / "band" / "counts.parquet").key
+    asked = Asked(dataset="mnist", network="mnist-small-sigma1", sigma=1.0)
+    (folder / "run.json").write_bytes(ImageRun(key=key, images=((0, 9),), asked=asked).to_bytes())
     found = {name: json.loads((root / f"{name}.json").read_bytes()) for name in ("protocol", "provenance", "manifest")}
     found |= {
         "certificate": json.loads(certificate.read_bytes()),
@@ -61,6 +70,7 @@ def documents(finished, tmp_path_factory):
         "verification": printed("verify", certificate, "--run", root, "--json"),
         "image-run": json.loads((folder / "run.json").read_text()),
         "image-counts": json.loads(read_counts(STUDY / "band" / "counts.parquet").key.to_bytes()),
+        "image-certificate": json.loads(_image_certificate().to_bytes()),
         "image-endpoints": json.loads(read_attack(STUDY / "attack" / "endpoints.jsonl")[0].to_bytes()),
     }
     return found

@@ -16,8 +16,9 @@ from ccfs.files.parquet import read_parquet
 from ccfs.files.reading import RefusedFileError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
-from ccfs.runs.batches import Batch, Journal
+from ccfs.runs.batches import Batch
 from ccfs.runs.build import attack_limit
+from ccfs.runs.journal import Journal
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import (

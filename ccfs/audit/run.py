@@ -36,7 +36,7 @@ from ccfs.runs.provenance import (
 from ccfs.runs.store import RunError, Store, Trust
 from ccfs.runs.trust import foreign_parts, object_places, places_of, shipped_events
 
-__all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines"]
+__all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines", "kind_faults", "lock_faults"]
 
 MOST_OF_A_KIND = 10
 _SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
@@ -58,8 +58,8 @@ class AuditReport(Document):
         default=(), description="What differs here from where the run was made, and is no fault."
     )
     files: int = Field(default=0, ge=0, description="Number of files of the run.")
-    trajectories: int = Field(default=0, ge=0, description="Number of trajectories of the run.")
-    replayed: int = Field(default=0, ge=0, description="Number of trajectories that were replayed bit for bit.")
+    trajectories: int = Field(default=0, ge=0, description="Number of trajectories of the run, or of its images.")
+    replayed: int = Field(default=0, ge=0, description="How many of them were replayed bit for bit.")
 
     @property
     def is_clean(self) -> bool:
@@ -93,11 +93,11 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     """
     if replay is not None and not replay >= 0:
         raise ValueError(f"`replay` must be at least 0, got {replay}.")
-    faults = list(_kind_faults(store))
+    faults = list(kind_faults(store))
     if faults:
         return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = [*_lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store)]
     if faults:
         return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
     try:
@@ -172,7 +172,7 @@ def _replay(
     return 0 if found.faults else len(chosen)
 
 
-def _kind_faults(store: Store) -> Iterator[str]:
+def kind_faults(store: Store) -> Iterator[str]:
     """Yield a fault for each link, which may show another file tomorrow, and for anything that is no plain file."""
     try:
         for name, status in entries(store.root):
@@ -182,7 +182,8 @@ def _kind_faults(store: Store) -> Iterator[str]:
         yield str(error)
 
 
-def _lock_faults(store: Store) -> Iterator[str]:
+def lock_faults(store: Store) -> Iterator[str]:
+    """Yield a fault if something was written into the lock, which no manifest covers."""
     path = store.path("lock")
     if path.exists() and path.stat().st_size:
         yield "lock: must be empty."

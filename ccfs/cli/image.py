@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import exit_unless, interruptible, progress_bar
+from ccfs.cli.shared import engine_for, exit_unless, interruptible, progress_bar
 from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _CONTINUES = "Finished images are kept. The same command continues."
 _Run = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs image certify` wrote it.")]
 _Delta = Annotated[float, typer.Option(help="Failure probability per image and certificate.")]
 _Threads = Annotated[int, typer.Option(help="Torch threads. One is fastest beside other work.")]
+_Trust = Annotated[bool, typer.Option("--trust", help="Run code that the run names, such as its network's.")]
 _Batch = Annotated[int, typer.Option(help="Proposals per model call. It does not change any count.")]
 
 
@@ -41,24 +42,45 @@ def install(
 
 @app.command()
 def certify(
-    dataset: Annotated[str, typer.Option(help="mnist, cifar10, cifar10.1 or cifar10.2")],
+    dataset: Annotated[
+        str,
+        typer.Option(help="mnist, cifar10, cifar10.1, cifar10.2, an .npz file, or a folder of idx files or pictures."),
+    ],
     sigma: Annotated[float, typer.Option(help="Noise scale, in units of a pixel in [0, 1].")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run. The same command continues it.")],
     network: Annotated[str | None, typer.Option(help="A shipped network.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help='A checkpoint with the keys "arch" and "state_dict".')] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your network: package.module:factory, a TorchScript file (.pt) or an ONNX file (.onnx)."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Weights for --model, or a public checkpoint of a CIFAR ResNet.")
+    ] = None,
     arch: Annotated[str | None, typer.Option(help="Architecture of the checkpoint, if it does not say.")] = None,
     filter_name: Annotated[str, typer.Option("--filter", help="none, confidence or band")] = "confidence",
     threshold: Annotated[float, typer.Option(help="Confidence threshold.")] = 0.9,
     band: Annotated[Path | None, typer.Option(help="Band file (.npz) for the filter `band`.")] = None,
-    images: Annotated[int, typer.Option(help="Number of images, counted from the first.")] = 100,
+    images: Annotated[
+        str, typer.Option(help="Which images: a number of them from the first on, or a range such as 100:200.")
+    ] = "100",
     n0: Annotated[int, typer.Option(help="Proposals per image to select the label.")] = 100,
     n: Annotated[int, typer.Option(help="Proposals per image to estimate its probability.")] = 1000,
     delta: _Delta = 0.001,
     seed: Annotated[int, typer.Option(help="Base seed.")] = 0,
     split: Annotated[str, typer.Option(help="train or test")] = "test",
     data: Annotated[Path | None, typer.Option(help="Folder with the data files. Default: the cache.")] = None,
+    size: Annotated[int | None, typer.Option(help="Pixels per side that pictures are scaled and cropped to.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Labels of the network, if more than those of the images.")
+    ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Certify the 8-bit form of the network.")] = False,
+    precision: Annotated[
+        str, typer.Option(help="float64, float32, bfloat16 or float16. Another precision is another network.")
+    ] = "as it is",
+    device: Annotated[str, typer.Option(help="Torch device, such as cuda.")] = "cpu",
     batch_size: _Batch = 250,
+    workers: Annotated[int, typer.Option(help="Number of local processes that count.")] = 1,
+    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, instead of processes.")] = None,
     threads: _Threads = 1,
 ) -> None:
     """Count the labels of noisy images and print the certificates.
@@ -67,54 +89,86 @@ def certify(
     """
     from rich.console import Console
 
-    from ccfs.images.counts import certify_dataset
-    from ccfs.images.folder import ImageRun, write_run
+    from ccfs.images.certificate import certify_run
+    from ccfs.images.folder import Asked
+    from ccfs.images.run import certify_dataset
     from ccfs.images.summary import retention, table_lines
 
     console = Console()
-    run = ImageRun.model_validate(
+    asked = Asked.model_validate(
         {
             "dataset": dataset,
             "split": split,
             "data": data,
+            "size": size,
+            "classes": classes,
             "network": network,
+            "model": model,
             "checkpoint": checkpoint,
             "arch": arch,
             "int8": int8,
+            "precision": precision,
+            "device": device,
             "filter": filter_name,
             "threshold": threshold,
             "band": band,
             "sigma": sigma,
-            "images": images,
-            "n0": n0,
-            "n": n,
-            "seed": seed,
         }
     )
     _use_threads(threads)
-    everything, model, rule = run.image_set(), run.model(), run.rule()
-    write_run(output, run)
-    wanted = list(range(min(images, len(everything))))
-    with interruptible(_CONTINUES), progress_bar("images", len(wanted), "images") as advance:
-        table = certify_dataset(
-            model,
-            everything,
-            rule,
-            sigma=sigma,
-            n0=n0,
-            n=n,
-            seed=seed,
-            batch_size=batch_size,
-            folder=output,
-            indices=wanted,
-            progress=advance,
-        )
-    lines = table_lines(table, run.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
+    engine = engine_for(None if cluster is not None else workers, cluster)
+    try:
+        everything, counted, rule = asked.image_set(), asked.model_of(), asked.rule()
+        wanted = _chosen(images, len(everything))
+        with interruptible(_CONTINUES), progress_bar("images", len(wanted), "images") as advance:
+            table = certify_dataset(
+                counted,
+                everything,
+                rule,
+                sigma=sigma,
+                n0=n0,
+                n=n,
+                seed=seed,
+                batch_size=batch_size,
+                folder=output,
+                indices=wanted,
+                asked=asked,
+                engine=engine,
+                progress=advance,
+            )
+    finally:
+        engine.close()
+    certify_run(output, delta=delta)
+    lines = table_lines(table, asked.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
     _print_lines(console, lines)
-    console.print(f"retained {float(retention(table.variant(run.variant))):.4f} of all proposals")
-    echo(f"Counts: {output / 'counts.parquet'}")
+    console.print(f"retained {float(retention(table.variant(asked.variant))):.4f} of all proposals")
+    echo(f"Run: {output} (counts.parquet, certificates)")
     echo(f"Next: ccfs image report {output}")
     exit_unless(any(line.is_sound and line.positive for line in lines))
+
+
+def _chosen(images: str, total: int) -> list[int]:
+    """Return the positions that `--images` names."""
+    first, colon, last = images.partition(":")
+    if not first.isdecimal() or (colon and not last.isdecimal()):
+        raise ValueError(f"`--images` must be a number or a range such as 100:200, got {images!r}.")
+    start, stop = (int(first), int(last)) if colon else (0, int(first))
+    found = list(range(start, min(stop, total)))
+    if not found:
+        raise ValueError(f"`--images` must name at least one of {total} images, got {images!r}.")
+    return found
+
+
+@app.command()
+def merge(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs of the same network, images and filter.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run to make or to extend.")],
+) -> None:
+    """Join runs that different machines counted, such as --images 0:500 and --images 500:1000."""
+    from ccfs.images.run import merge_runs
+
+    table = merge_runs(runs, output)
+    echo(f"Run: {output}, {len({row.index for row in table.rows})} images")
 
 
 @app.command("fit-band")
@@ -151,6 +205,7 @@ def attack(
     delta: _Delta = 0.001,
     batch_size: _Batch = 250,
     threads: _Threads = 1,
+    trust: _Trust = False,
 ) -> None:
     """Look for label changes inside the unsound substituted radius, on a cohort of the run's images.
 
@@ -160,18 +215,21 @@ def attack(
 
     from ccfs.certificates.rounding import lower_text, upper_text
     from ccfs.images.attack import SearchPlan, cohort
-    from ccfs.images.counts import read_counts
     from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-    from ccfs.images.folder import read_run
+    from ccfs.images.folder import read_table
 
     console = Console()
-    run = read_run(run_folder)
-    if run.filter != "confidence" or not run.threshold:
+    run, table = read_table(run_folder)
+    asked = run.asked
+    if asked is None:
+        raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
+    if asked.runs_code and not trust:
+        raise ValueError(f"the run names code of its own: {asked.model}. Read it, then add --trust to run it.")
+    if asked.filter != "confidence" or not asked.threshold:
         raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
-    if run.int8:
+    if asked.int8:
         raise ValueError("the search needs gradients, and the 8-bit network has none. Attack the float run.")
     _use_threads(threads)
-    table = read_counts(run_folder / "counts.parquet")
     counted = sorted(row.index for row in table.variant(run.variant))
     chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
     plan = AttackPlan(
@@ -180,19 +238,19 @@ def attack(
             steps=steps,
             proposals=proposals,
             screen=screen,
-            threshold=run.threshold,
+            threshold=asked.threshold,
             ranking="drawn",
         ),
         variant=run.variant,
         members=members,
         confirmation=confirmation,
         delta=delta,
-        seed=run.seed,
+        seed=run.key.seed,
     )
     with interruptible(_CONTINUES), progress_bar("attack", len(chosen), "images") as advance:
         endpoints = attack_cohort(
-            run.model(),
-            run.image_set(),
+            asked.model_of(),
+            asked.image_set(),
             table,
             chosen,
             plan,
@@ -222,6 +280,84 @@ def report(
     from ccfs.report.images import write_report
 
     echo(f"Report: {write_report(run_folder, delta=delta, rows=rows)}")
+
+
+@app.command()
+def export(
+    run_folder: _Run,
+    form: Annotated[str, typer.Option("--format", help="csv, cohen or latex")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    rule: Annotated[
+        str, typer.Option(help="Certificate for the format cohen: the name of a file in RUN/certificates.")
+    ] = "simultaneous",
+    delta: _Delta = 0.001,
+) -> None:
+    """Export the certificates: every number as CSV, the TSV of Cohen's program, or a LaTeX table."""
+    from ccfs.certificates.images import Rule
+    from ccfs.files.atomic import write_atomically
+    from ccfs.images.certificate import main_rules
+    from ccfs.images.exports import cohen_tsv, csv_table, latex_table
+    from ccfs.images.folder import read_table
+    from ccfs.images.summary import table_lines
+
+    run, table = read_table(run_folder)
+    pairs = list(main_rules(table, run.variant))
+    if form == "csv":
+        text = csv_table(table, pairs, delta=delta)
+    elif form == "latex":
+        lines = table_lines(table, run.variant, delta=delta, thresholds=_thresholds(table.key.sigma), strict=True)
+        text = latex_table(lines)
+    elif form == "cohen":
+        known: dict[str, tuple[str, Rule]] = {
+            kind.name.lower().replace("_", "-"): (variant, kind) for variant, kind in pairs
+        }
+        if rule not in known:
+            raise ValueError(f"`--rule` must be one of {', '.join(known)}, got {rule!r}.")
+        text = cohen_tsv(table, *known[rule], delta=delta)
+    else:
+        raise ValueError(f"`--format` must be csv, cohen or latex, got {form!r}.")
+    write_atomically(output, text.encode())
+    echo(f"Written: {output}")
+
+
+@app.command()
+def audit(
+    log: Annotated[Path, typer.Argument(help="A table of another program (TSV, CSV, .npz), or the folder of a run.")],
+    sigma: Annotated[float | None, typer.Option(help="Noise scale of the log.")] = None,
+    n: Annotated[int | None, typer.Option(help="Estimation proposals per image, if the log has no counts.")] = None,
+    delta: Annotated[float, typer.Option(help="Failure probability per image (Cohen's alpha).")] = 0.001,
+    filtered: Annotated[bool, typer.Option("--filtered", help="The classifier discarded some noisy copies.")] = False,
+    rows: Annotated[int, typer.Option(help="Number of images to print.")] = 20,
+    replay: Annotated[int, typer.Option(help="For a run: number of images to count again.")] = 1,
+    trust: _Trust = False,
+) -> None:
+    """Say what the radii that another program printed are worth, or audit a run of ours.
+
+    Exit code 1: a radius is larger than what follows, or the run has a fault.
+    """
+    from ccfs.certificates.rounding import lower_text
+    from ccfs.images.others import assess, read_log
+
+    if log.is_dir():
+        from ccfs.images.audit import audit_images
+
+        report = audit_images(log, replay=replay, trust=trust)
+        for text in (*(f"note: {note}" for note in report.notes), *(f"FAULT {fault}" for fault in report.faults)):
+            echo(text)
+        echo(f"{log}: {'clean' if report.is_clean else 'not clean'}. {report.replayed} images counted again.")
+        exit_unless(report.is_clean)
+        return
+    if sigma is None:
+        raise ValueError("`--sigma` must be given: a log does not say its noise scale.")
+    found = assess(read_log(log), sigma=sigma, delta=delta, n=n, filtered=filtered)
+    for item in found[:rows]:
+        shown = "abstains" if item.printed is None else f"printed {item.row.radius or f'{item.printed:.4f}'}"
+        mark = "  OVERSTATED" if item.is_overstated else ""
+        echo(f"image {item.row.index}: {shown}, worth {lower_text(item.worth)} ({item.reason}){mark}")
+    over = [item for item in found if item.is_overstated]
+    lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
+    echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
+    exit_unless(not over)
 
 
 def _use_threads(threads: int) -> None:

@@ -124,12 +124,16 @@ def verify(
     Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
     """
     from ccfs.certificates.trajectory import CertificateError
+    from ccfs.images.certificate import is_image_certificate
     from ccfs.protocol.registry import IN_MEMORY
     from ccfs.results.certificate import NotACertificateError
     from ccfs.results.verify import refuse_no_file, refused, verification
     from ccfs.results.verify import verify as verify_file
 
     refuse_no_file(certificate)
+    if is_image_certificate(certificate):
+        _verify_images(certificate, run, as_json=as_json)
+        return
     try:
         document = verify_file(certificate, None if run is None else open_run(run, modules, trust=trust))
     except NotACertificateError as error:
@@ -153,10 +157,48 @@ def verify(
     echo("Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."))
 
 
+def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> None:
+    """Recompute every radius of an image certificate and print what it says."""
+    from ccfs.images.certificate import verify_image
+    from ccfs.images.counts import RecordError
+    from ccfs.results.verify import Verification, refused
+
+    try:
+        document = verify_image(certificate, run)
+    except RecordError as error:
+        if as_json:
+            echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
+        fail(error, DOES_NOT_HOLD)
+    made_by = "that the counts are those of the network, the images and the noise with these digests."
+    made = Verification(
+        holds=True,
+        is_recounted=run is not None,
+        reason=None,
+        sentence=document.sentence,
+        recomputed=(f"{len(document.claims)} labels and radii, from the counts in the file.",),
+        quoted=(made_by,) if run is not None else (made_by, "that the run has these counts. Use --run."),
+        premises=document.premises,
+    )
+    if as_json:
+        echo(made.to_bytes().decode().rstrip())
+        return
+    echo(f"The certificate says: {document.sentence}")
+    for title, lines in (
+        ("Recomputed here:", made.recomputed),
+        ("Only quoted, and written by whoever wrote the file:", made.quoted),
+        ("Premises:", made.premises),
+    ):
+        echo(title, *(f"- {line}" for line in lines))
+    echo("Every radius follows from the counts" + (", and the counts are those of the run." if run else "."))
+
+
 @app.command(rich_help_panel=_PANEL)
 def audit(
     run: RunArgument,
-    replay: Annotated[str, typer.Option(help="How many trials to replay: a number, or all.")] = "all",
+    replay: Annotated[
+        str | None,
+        typer.Option(help="How many trials or images to replay: a number, or all. Default: all trials, or one image."),
+    ] = None,
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
     modules: ModulesOption = None,
     trust: TrustOption = False,
@@ -171,10 +213,16 @@ def audit(
     from ccfs.audit.run import audit as audit_store
     from ccfs.audit.run import fault_lines
 
-    if replay != "all" and not replay.isdigit():
+    if replay not in (None, "all") and not replay.isdigit():
         raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
-    count = None if replay == "all" else int(replay)
-    report = audit_store(open_run(run, modules, trust=trust), replay=count, expected=expect_protocol)
+    is_image = (run / "run.json").is_file()
+    count = None if replay == "all" or (replay is None and not is_image) else int(replay or 1)
+    if is_image:
+        from ccfs.images.audit import audit_images
+
+        report = audit_images(run, replay=count, trust=trust, expected=expect_protocol)
+    else:
+        report = audit_store(open_run(run, modules, trust=trust), replay=count, expected=expect_protocol)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
         exit_unless(report.is_clean)
@@ -196,7 +244,7 @@ def audit(
         echo("Read that code, then use --trust.")
     verdict = "no fault in what was checked" if report.unchecked else "clean"
     echo(
-        f"{run}: {verdict}. {report.files} files, {report.trajectories} trajectories, "
+        f"{run}: {verdict}. {report.files} files, {report.trajectories} {'images' if is_image else 'trajectories'}, "
         f"{report.replayed} replayed bit for bit."
     )
     if report.unchecked:

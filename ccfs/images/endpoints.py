@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,14 +16,17 @@ from pydantic import Field
 from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
 from ccfs.files.documents import Document, Table
+from ccfs.files.lock import locked
 from ccfs.images.attack import SearchPlan, confirm, search
-from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, pixels
-from ccfs.images.data import ImageSet
+from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, model_digest
+from ccfs.images.data import Images
 from ccfs.images.filters import ConfidenceFilter
+from ccfs.images.folder import HEAD, image_store, read_run
 from ccfs.images.smoother import Counter
+from ccfs.runs.manifest import MANIFEST, write_manifest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from ccfs.images.smoother import Network
 
 __all__ = [
     "AttackHead",
@@ -87,14 +91,15 @@ def inside_sound_radius(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
 
 
 def attack_cohort(
-    model: nn.Module,
-    images: ImageSet,
+    model: Network,
+    images: Images,
     table: CountTable,
     cohort: Sequence[int],
     plan: AttackPlan,
     *,
     batch_size: int,
     folder: Path,
+    declared: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Endpoint, ...]:
     """Search, screen and confirm at every image of the cohort whose substituted radius is positive.
@@ -106,7 +111,8 @@ def attack_cohort(
         cohort: image indices, fixed before anybody saw a count.
         plan: sizes and seeds.
         batch_size: proposals per model call.
-        folder: where `endpoints.jsonl` goes, and moved centers under `pairs/`.
+        folder: where `endpoints.jsonl` goes, and moved centers under `pairs/`. One process at a time may write there.
+        declared: what `model` is, if it is a plain function, see `model_digest`.
         progress: called with 1 after each image.
     """
     if len(cohort) > plan.members:
@@ -116,25 +122,47 @@ def attack_cohort(
     missing = [index for index in cohort if index not in rows]
     if missing:
         raise ValueError(f"`table` lacks counts of {len(missing)} images of the cohort, the first is {missing[0]}.")
+    if model_digest(model, declared=declared) != table.key.model_sha256:
+        raise RecordError(
+            "`model` is not the network of the counts: its digest differs. Attack the one that was counted."
+        )
+    if images.digest != table.key.dataset_sha256:
+        raise RecordError("`images` are not those of the counts: their digest differs.")
     counter = Counter(
         model, table.key.sigma, ConfidenceFilter(plan.search.threshold), table.key.num_classes, batch_size
     )
-    (folder / "pairs").mkdir(parents=True, exist_ok=True)
-    path = folder / "endpoints.jsonl"
-    done = _started(path, plan, table)
-    with path.open("a", encoding="utf-8") as log:
-        for index in cohort:
-            if index not in done:
-                center = pixels(images.images[index])
-                done[index], moved = _attacked(model, counter, center, rows[index], ranks[index], table, plan)
-                # The center first: a line in the log promises that its file exists.
-                if moved is not None:
-                    np.save(folder / "pairs" / f"{index}.npy", moved)
-                log.write(json.dumps(asdict(done[index])) + "\n")
-                log.flush()
-            if progress is not None:
-                progress(1)
+    # The folder of a run is locked as a whole. An attack may also have a folder of its own.
+    with locked(folder.parent if (folder.parent / HEAD).is_file() else folder):
+        (folder / "pairs").mkdir(parents=True, exist_ok=True)
+        path = folder / "endpoints.jsonl"
+        done = _started(path, plan, table)
+        with path.open("a", encoding="utf-8") as log:
+            for index in cohort:
+                if index not in done:
+                    center = images.center(index)
+                    done[index], moved = _attacked(counter, center, rows[index], ranks[index], table, plan)
+                    # The center first: a line in the log promises that its file exists.
+                    if moved is not None:
+                        write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
+                    log.write(json.dumps(asdict(done[index])) + "\n")
+                    log.flush()
+                if progress is not None:
+                    progress(1)
+        _renew_manifest(folder.parent)
     return tuple(done[index] for index in cohort)
+
+
+def _npy(array: NDArray[np.float32]) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
+
+
+def _renew_manifest(folder: Path) -> None:
+    """Write the manifest of a finished run again, now with the attack in it."""
+    store = image_store(folder)
+    if store.is_run and store.exists(MANIFEST):
+        write_manifest(store, read_run(folder))
 
 
 def shifted_center(folder: Path, index: int) -> NDArray[np.float32]:
@@ -177,7 +205,6 @@ def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpo
 
 
 def _attacked(
-    model: nn.Module,
     counter: Counter,
     center: NDArray[np.float32],
     row: CountRow,
@@ -201,7 +228,6 @@ def _attacked(
     if unsound.selected is None or not unsound.radius > 0.0:
         return start, None
     best = search(
-        model,
         counter,
         center,
         ranked.estimation,
@@ -209,6 +235,7 @@ def _attacked(
         radius=unsound.radius,
         sigma=sigma,
         plan=plan.search,
+        run=table.key.hash,
         seed=plan.seed,
         index=row.index,
     )[0]
@@ -225,6 +252,7 @@ def _attacked(
         sigma=sigma,
         delta=plan.delta,
         members=plan.members,
+        run=table.key.hash,
         seed=plan.seed,
         index=row.index,
     )

@@ -175,7 +175,7 @@ def everything(rows: Tensor) -> Tensor:
     require_torch()
     import torch
 
-    return torch.ones(len(rows), dtype=torch.bool)
+    return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
 
 
 def _mask(answer: object, count: int, name: str) -> Tensor:

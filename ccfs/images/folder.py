@@ -1,61 +1,80 @@
-"""The description of an image run, `run.json`, from which report and attack rebuild images, network and filter."""
+"""What an image run is: `run.json` names what was counted, and what was asked, from which all can be loaded again."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from ccfs.certificates.documents import DocumentError, read_document
-from ccfs.files.atomic import write_atomically
+from ccfs.files.code import file_code_digest
+from ccfs.files.documents import Document, DocumentError, Table
+from ccfs.files.imports import files_behind
 from ccfs.images.bands import load_band
-from ccfs.images.data import ImageSet, load_images
+from ccfs.images.counts import CountTable, RunKey, read_counts
+from ccfs.images.data import Images, LazyImages, load_images
 from ccfs.images.filters import ConfidenceFilter, Filter, NoFilter
 from ccfs.images.forms import folded, fused, quantized
-from ccfs.images.networks import load_checkpoint, load_shipped
+from ccfs.images.networks import ZOO, importable_here, load_checkpoint, load_model, load_shipped
+from ccfs.images.sources import load_source
+from ccfs.runs.store import RunError, Store
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ImageRun", "read_run", "write_run"]
+    from ccfs.images.smoother import Network
+
+__all__ = ["COUNTS", "HEAD", "Asked", "ImageRun", "image_store", "joined", "ranges", "read_run", "read_table"]
+
+HEAD = "run.json"
+COUNTS = "counts.parquet"
 
 
-class ImageRun(BaseModel):
-    """One run of `ccfs image certify`: images, network, filter, noise and sizes."""
+class Asked(Table):
+    """What `ccfs image certify` was asked for: images, network and filter. A worker loads them again from it."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, json_schema_serialization_defaults_required=True
+    dataset: str = Field(
+        description="Where the images come from: mnist, cifar10, cifar10.1, cifar10.2, an .npz file or a folder."
     )
-
-    format: Literal["ccfs/image-run/1"] = Field(
-        default="ccfs/image-run/1", description="Kind and version of this document."
-    )
-    dataset: Literal["mnist", "cifar10", "cifar10.1", "cifar10.2"] = Field(description="Where the images come from.")
     split: Literal["train", "test"] = Field(default="test", description="Which part of the images.")
-    data: Path | None = Field(default=None, description="Folder with the data files. Null means the cache.")
+    data: Path | None = Field(default=None, description="Folder with the files of a known data set. Null: the cache.")
+    size: int | None = Field(default=None, ge=1, description="Pixels per side of the pictures of a folder.")
+    classes: int | None = Field(
+        default=None, ge=2, description="Number of labels of the network, if it has more than the images."
+    )
     network: str | None = Field(default=None, description="Name of a shipped network.")
-    checkpoint: Path | None = Field(default=None, description="File of a public checkpoint, instead of `network`.")
+    model: str | None = Field(
+        default=None, description="A network of the user's: package.module:factory, a TorchScript or an ONNX file."
+    )
+    checkpoint: Path | None = Field(
+        default=None, description="File with weights: of a public CIFAR ResNet, or for the network of `model`."
+    )
     arch: str | None = Field(default=None, description="Architecture of the checkpoint, if it does not say.")
     int8: bool = Field(default=False, description="Whether the 8-bit form of the network was counted.")
+    precision: Literal["as it is", "float64", "float32", "bfloat16", "float16"] = Field(
+        default="as it is", description="Number format of the weights. Another one is another network."
+    )
+    device: str = Field(default="cpu", description="The torch device that counted.")
     filter: Literal["none", "confidence", "band"] = Field(default="confidence", description="The filter.")
     threshold: float = Field(default=0.9, ge=0.0, lt=1.0, description="Threshold of the confidence filter.")
     band: Path | None = Field(default=None, description="Band file, for the filter `band`.")
     sigma: float = Field(gt=0.0, description="Noise scale, in units of a pixel in [0, 1].")
-    images: int = Field(default=100, ge=1, description="How many images, from the first on.")
-    n0: int = Field(default=100, ge=1, description="Selection proposals per image.")
-    n: int = Field(default=1000, ge=1, description="Estimation proposals per image.")
-    seed: int = Field(default=0, ge=0, description="Base seed.")
 
     @model_validator(mode="after")
-    def _complete(self) -> ImageRun:
-        if (self.network is None) == (self.checkpoint is None):
-            raise ValueError("name a shipped network or a checkpoint, not both and not neither")
+    def _complete(self) -> Asked:
+        if self.network is not None and (self.model or self.checkpoint):
+            raise ValueError("name a shipped network, or a model or checkpoint of yours, not both")
+        if self.network is None and self.model is None and self.checkpoint is None:
+            raise ValueError("name a network: a shipped one, a model or a checkpoint")
         if (self.filter == "band") != (self.band is not None):
             raise ValueError("the filter `band` and a band file go together")
         if self.int8 and self.network is None:
             raise ValueError("the 8-bit form is made from shipped networks only")
+        if self.int8 and (self.precision != "as it is" or self.device != "cpu"):
+            raise ValueError("the 8-bit form runs on the CPU and has no other precision")
         return self
 
     @property
@@ -63,9 +82,36 @@ class ImageRun(BaseModel):
         """The filter variant that the certificates are about."""
         return {"none": "none", "band": "projected-band", "confidence": f"confidence>{self.threshold:g}"}[self.filter]
 
-    def image_set(self) -> ImageSet:
-        """Load the images."""
-        return load_images(self.dataset, self.split, self.data)
+    @property
+    def title(self) -> str:
+        """The network's name for people."""
+        name = self.network or (self.checkpoint.name if self.checkpoint is not None else None)
+        name = f"{self.model} {name or ''}".strip() if self.model is not None else str(name)
+        notes = ["8-bit"] if self.int8 else [self.precision] if self.precision != "as it is" else []
+        return f"{name} ({notes[0]})" if notes else name
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether loading the network runs code that the description names, so that a stranger's needs trust."""
+        return self.model is not None
+
+    def files(self) -> dict[str, Path]:
+        """Return the files that decide network and filter, by their key here."""
+        script = Path(self.model) if self.model is not None and ":" not in self.model else None
+        named = {"checkpoint": self.checkpoint, "band": self.band, "model": script}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def code(self) -> dict[str, str]:
+        """Return the digest of each file of the user's own code that builds the network."""
+        if self.model is None or ":" not in self.model:
+            return {}
+        with importable_here():
+            return {name: file_code_digest(path) for name, path in files_behind(self.model, "ccfs").items()}
+
+    def image_set(self) -> Images:
+        """Load the images, with as many classes as the network has."""
+        images = load_source(self.dataset, self.split, data=self.data, size=self.size)
+        return images if self.classes is None else _with_classes(images, self.classes)
 
     def rule(self) -> Filter:
         """Build the filter. A confidence filter also counts the variant `none`, in the same model calls."""
@@ -75,43 +121,128 @@ class ImageRun(BaseModel):
             return ConfidenceFilter(0.0, self.threshold) if self.threshold else ConfidenceFilter(0.0)
         return load_band(self.band)
 
-    def model(self) -> nn.Module:
-        """Load the network in the form that the run counts."""
+    def model_of(self) -> Network:
+        """Load the network in the form that the run counts, on its device."""
+        made = self._plain()
+        if self.precision == "as it is" and self.device == "cpu":
+            return made
+        import torch
+
+        if not isinstance(made, torch.nn.Module):
+            raise TypeError(f"`{self.model}` gives a plain function, which has no precision and no device to choose.")
+        kind = None if self.precision == "as it is" else getattr(torch, self.precision)
+        return made.to(device=self.device, dtype=kind)
+
+    def _plain(self) -> Network:
+        if self.model is not None:
+            return load_model(self.model, weights=self.checkpoint)
         if self.checkpoint is not None:
             return folded(load_checkpoint(self.checkpoint, arch=self.arch))
         network = load_shipped(str(self.network))
-        return self._int8(network) if self.int8 else fused(network, 28 if self.dataset == "mnist" else 32)
+        if self.int8:
+            return self._int8(network)
+        # The fused form uses oneDNN, which is for single precision on a CPU.
+        is_usual = self.device == "cpu" and self.precision in ("as it is", "float32")
+        return fused(network, 28 if self.dataset == "mnist" else 32) if is_usual else folded(network)
 
     def _int8(self, network: nn.Module) -> nn.Module:
         """Return the 8-bit form, calibrated on the first 500 training images with fixed noise."""
         import torch
 
-        training = load_images(self.dataset, "train", self.data).images[:500]
+        recipe = json.loads((ZOO / str(self.network) / "card.json").read_text(encoding="utf-8"))["recipe"]
+        training = load_images(recipe["dataset"], "train", self.data).images[:500]
         # Fixed noise, so that a continued run gets the same network with the same digest.
         noise = np.random.default_rng(0).standard_normal(training.shape, dtype=np.float32)
         noisy = training.astype(np.float32) / np.float32(255.0) + np.float32(self.sigma) * noise
         return quantized(network, torch.from_numpy(noisy).permute(0, 3, 1, 2))
 
 
-def write_run(folder: Path, run: ImageRun) -> None:
-    """Write `run.json`, or raise ValueError if the folder belongs to another run."""
-    path = folder / "run.json"
-    if path.exists():
-        former = read_run(folder)
-        # A run may grow by more images. Each image has its own noise, so the counts of the others stay valid.
-        if former.model_copy(update={"images": run.images}) != run:
-            raise ValueError(f"{folder} belongs to another run: see {path.name}. Use another folder.")
-    write_atomically(path, f"{run.model_dump_json(indent=1)}\n".encode())
+def _with_classes(images: Images, count: int) -> Images:
+    """Return images with further, unused class names up to `count`."""
+    if count < len(images.classes):
+        raise ValueError(f"`classes` must be at least {len(images.classes)}, the labels of the images, got {count}.")
+    names = (*images.classes, *(str(label) for label in range(len(images.classes), count)))
+    # The digest of the images does not name their classes. The number of labels is in the key of a run.
+    return LazyImages(name=images.name, labels=images.labels, classes=names, digest=images.digest, load=images.center)
+
+
+class ImageRun(Document):
+    """The head of an image run: the key of its counts, which images it has, and what was asked."""
+
+    format: Literal["ccfs/image-run/2"] = Field(
+        default="ccfs/image-run/2", description="Kind and version of this document."
+    )
+    key: RunKey = Field(description="What the counts are counts of.")
+    images: tuple[tuple[int, int], ...] = Field(
+        description="Which images, as ranges of positions in the data set. The second number is not included."
+    )
+    asked: Asked | None = Field(
+        description="From what images, network and filter can be loaded again. Null for objects of a Python program."
+    )
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 that names the run. It does not change when a run grows by more images."""
+        return self.key.hash
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Positions of the images, ascending."""
+        return tuple(index for first, stop in self.images for index in range(first, stop))
+
+    @property
+    def variant(self) -> str:
+        """The filter variant that the certificates are about: the last one."""
+        return self.key.variants[-1]
+
+
+def ranges(indices: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return different integers as ascending ranges without their ends.
+
+    >>> ranges([5, 1, 2, 3])
+    ((1, 4), (5, 6))
+    """
+    found: list[tuple[int, int]] = []
+    for index in sorted(set(indices)):
+        if found and found[-1][1] == index:
+            found[-1] = (found[-1][0], index + 1)
+        else:
+            found.append((index, index + 1))
+    return tuple(found)
+
+
+def joined(former: ImageRun, run: ImageRun, *, where: Path) -> ImageRun:
+    """Return a run that has the images of both. Each image has its own noise, so the counts of the others stay valid.
+
+    Raises:
+        RunError: they are counts of different things.
+    """
+    if former.key != run.key:
+        changed = [name for name in RunKey.model_fields if getattr(former.key, name) != getattr(run.key, name)]
+        raise RunError(f"{where}: belongs to another run: {', '.join(changed)} differ. Use another folder.")
+    asked = run.asked if former.asked is None else former.asked
+    return ImageRun(key=run.key, images=ranges((*former.indices, *run.indices)), asked=asked)
+
+
+def image_store(folder: Path) -> Store:
+    """Return the store of an image run."""
+    return Store(folder, head=HEAD)
 
 
 def read_run(folder: Path) -> ImageRun:
     """Read `run.json`."""
-    path = folder / "run.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run of `ccfs image certify`: it has no run.json.")
-    text = path.read_text(encoding="utf-8")
+    store = image_store(folder)
+    if not store.is_run:
+        raise ValueError(f"{folder} is no image run: it has no {HEAD}. `ccfs image certify` makes one.")
     try:
-        read_document(text, str(ImageRun.model_fields["format"].default))
+        return ImageRun.from_bytes(store.read(HEAD), where=str(store.path(HEAD)))
     except DocumentError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return ImageRun.model_validate_json(text)
+        raise ValueError(str(error)) from None
+
+
+def read_table(folder: Path) -> tuple[ImageRun, CountTable]:
+    """Read a run with its counts, which must belong together."""
+    run, table = read_run(folder), read_counts(folder / COUNTS)
+    if table.key != run.key:
+        raise ValueError(f"{folder / COUNTS} holds counts of another run than {HEAD}.")
+    return run, table

@@ -22,10 +22,15 @@ _HINT = 250  # oneDNN lays the weights out for this batch size. Other sizes work
 _ENGINE = "x86"
 
 
-def folded(model: nn.Module) -> nn.Module:
-    """Return a copy with batch normalisation folded into convolutions and channels-last weights.
+def folded(model: nn.Module, *, channels_last: bool = True) -> nn.Module:
+    """Return a copy with batch normalisation folded into convolutions.
 
     It computes the same function up to rounding.
+
+    Args:
+        model: network in evaluation mode.
+        channels_last: whether to store weights and read images channels-last, which is faster on a CPU. A network
+            that calls `.view` on its features needs False.
     """
     require_torch()
     import torch
@@ -36,8 +41,9 @@ def folded(model: nn.Module) -> nn.Module:
     _fold_children(copied)
     for parameter in copied.parameters():
         parameter.requires_grad_(False)
-        if parameter.ndim == 4:
+        if channels_last and parameter.ndim == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    copied.channels_last = channels_last  # type: ignore[assignment]
     return copied.eval()
 
 
@@ -76,6 +82,8 @@ def fused(model: nn.Module, size: int) -> nn.Module:
 
     class Fused(nn.Module):
         """The folded network, with each layer run in one pass."""
+
+        channels_last = True
 
         def __init__(self, network: nn.Module, steps: list[Callable[[Tensor], Tensor]]) -> None:
             super().__init__()
@@ -224,6 +232,9 @@ def quantized(model: nn.Module, calibration: Tensor) -> nn.Module:
 
     class Network(nn.Module):
         """Quantise the centered image, run the 8-bit layers, then pooling and the last layer in float."""
+
+        channels_last = True
+        reads_float32 = True
 
         def __init__(self, first: nn.Module, entry: Scale, body: nn.Sequential, tail: nn.Sequential) -> None:
             super().__init__()

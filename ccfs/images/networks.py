@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +18,7 @@ from ccfs.certificates import checks
 from ccfs.images.torch import extra, require_torch
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = [
     "ARCHITECTURES",
@@ -20,10 +26,14 @@ __all__ = [
     "Architecture",
     "build",
     "cifar_resnet",
+    "importable_here",
     "load_checkpoint",
+    "load_model",
     "load_shipped",
+    "load_weights",
     "multiply_adds",
     "shipped_names",
+    "state_of",
 ]
 
 
@@ -31,6 +41,7 @@ ZOO = Path(__file__).resolve().parent / "zoo"
 # Channel means and deviations of CIFAR-10 as in the public smoothing code. A checkpoint works with these only.
 _MEAN = (0.4914, 0.4822, 0.4465)
 _DEVIATION = (0.2023, 0.1994, 0.2010)
+_SCRIPTS = frozenset({".pt", ".pth", ".ts", ".torchscript"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +90,7 @@ def build(architecture: Architecture) -> nn.Module:
     It maps pixels in [0, 1] plus noise, not clipped, to logits.
     """
     require_torch()
-    from torch import Tensor, nn
+    from torch import nn
 
     class Center(nn.Module):
         """Maps pixels from [0, 1] to [-1, 1], so that padding with zeros is padding with grey."""
@@ -121,7 +132,7 @@ def multiply_adds(model: nn.Module, architecture: Architecture) -> int:
     """Return the multiply-adds of convolutions and linear layers per image."""
     require_torch()
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     total = 0
 
@@ -152,7 +163,7 @@ def cifar_resnet(depth: int, num_classes: int = 10) -> nn.Module:
     """
     require_torch()
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     if (depth - 2) % 6 != 0 or not depth >= 8:
         raise ValueError(f"`depth` must be 6 n + 2 with n at least 1, got {depth}.")
@@ -243,30 +254,201 @@ def load_shipped(name: str, *, folder: Path = ZOO) -> nn.Module:
 
 
 def load_checkpoint(path: Path, *, arch: str | None = None) -> nn.Module:
-    """Load a public checkpoint `{"arch": ..., "state_dict": ...}` without running anything stored in it.
+    """Load a public checkpoint of a CIFAR ResNet without running anything stored in it.
 
-    The known architectures are `cifar_resnet110` and other depths 6 n + 2, behind the normalisation of the public
-    smoothing code. Parameter names may have the prefix `module.`.
+    Known are `cifar_resnet110` and other depths 6 n + 2, behind the normalisation of the public smoothing code. For
+    another network use `load_weights` with your own module.
 
     Args:
-        path: the file.
+        path: the file, in a layout that `state_of` reads.
         arch: name of the architecture, instead of the one in the file.
+    """
+    state, stored = state_of(path)
+    name = arch if arch is not None else stored
+    depth = str(name).removeprefix("cifar_resnet")
+    if not depth.isdigit():
+        raise ValueError(
+            f"`arch` must be cifar_resnet20, ..., cifar_resnet110, got {name!r}. For another network give the function "
+            "that builds it: --model package.module:factory --checkpoint FILE."
+        )
+    # The public code saves Sequential(NormalizeLayer, network), so the network's names start with "1.".
+    body = {key.removeprefix("1."): value for key, value in state.items() if not key.startswith("0.")}
+    model = cifar_resnet(int(depth))
+    _load_state(model.get_submodule("body"), body, path)
+    return model.eval()
+
+
+def state_of(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """Return the parameters in a checkpoint, and the architecture that it names. Nothing stored in it is run.
+
+    Known layouts: the parameters alone, or a dictionary with them under `state_dict`, `model_state_dict`, `model`,
+    `net`, `network` or `weights`, in a file of torch or of safetensors. The prefix `module.` of parallel training is
+    removed.
     """
     require_torch()
     import torch
 
     if not path.is_file():
         raise ValueError(f"`path` must be a checkpoint file, {path} does not exist.")
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(saved, dict) or "state_dict" not in saved:
-        raise ValueError(f"{path} must hold a dictionary with `arch` and `state_dict`.")
-    name = arch if arch is not None else saved.get("arch")
-    depth = str(name).removeprefix("cifar_resnet")
-    if not depth.isdigit():
-        raise ValueError(f"`arch` must be cifar_resnet20, ..., cifar_resnet110, got {name!r}.")
-    state = {key.replace("module.", ""): value for key, value in saved["state_dict"].items()}
-    # The public code saves Sequential(NormalizeLayer, network), so the network's names start with "1.".
-    state = {key.removeprefix("1."): value for key, value in state.items() if not key.startswith("0.")}
-    model = cifar_resnet(int(depth))
-    model.get_submodule("body").load_state_dict(state)
+    if path.suffix == ".safetensors":
+        saved: object = extra("safetensors.torch", "safetensors").load(path.read_bytes())
+    else:
+        try:
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"{path} cannot be read as plain weights: {first} A file that holds a whole pickled model is not "
+                "loaded, because that would run code from it. Save `model.state_dict()`, or export TorchScript or ONNX."
+            ) from None
+    arch = None
+    for key in ("state_dict", "model_state_dict", "model", "net", "network", "weights"):
+        if isinstance(saved, dict) and isinstance(saved.get(key), dict):
+            arch = saved.get("arch")
+            saved = saved[key]
+            break
+    if not isinstance(saved, dict) or not saved or not all(isinstance(value, torch.Tensor) for value in saved.values()):
+        raise ValueError(f"{path} must hold a dictionary of parameters, or one under `state_dict`.")
+    # Only the prefix: a layer may itself be called `module`.
+    whole = all(name.startswith("module.") for name in saved)
+    state = {name.removeprefix("module.") if whole else name: value for name, value in saved.items()}
+    # The normalisation of the public smoothing code has no prefix of its own inside a parallel network.
+    state = {name.replace("1.module.", "1.", 1): value for name, value in state.items()}
+    return state, arch if isinstance(arch, str) else None
+
+
+def load_weights(model: nn.Module, path: Path) -> nn.Module:
+    """Put the parameters of a checkpoint into a network of yours, and return it in evaluation mode."""
+    state, _ = state_of(path)
+    _load_state(model, state, path)
     return model.eval()
+
+
+def _load_state(model: nn.Module, state: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        lines = str(error).splitlines()
+        raise ValueError(f"{path} does not fit the network: {' '.join(line.strip() for line in lines[1:4])}") from None
+
+
+def load_model(reference: str, *, weights: Path | None = None) -> nn.Module | Callable[[Tensor], object]:
+    """Load the network that a text names. This runs code: that of the user's module, or of the TorchScript file.
+
+    Args:
+        reference: "package.module:factory", which is called without arguments (or names a module class or a live
+            network), a TorchScript file (.pt, .pth, .ts, .torchscript) or an ONNX file (.onnx).
+        weights: checkpoint for the network of a factory.
+    """
+    require_torch()
+    import torch
+
+    path = Path(reference)
+    if path.suffix == ".onnx" or (path.suffix in _SCRIPTS and ":" not in reference):
+        if weights is not None:
+            raise ValueError(f"{reference} has its weights inside, so no checkpoint goes with it.")
+        return _onnx(path) if path.suffix == ".onnx" else _script(path)
+    if ":" not in reference:
+        raise ValueError(
+            "`model` must be package.module:factory, a TorchScript file (.pt) or an ONNX file (.onnx), got "
+            f"{reference!r}."
+        )
+    target = _imported(reference)
+    made = target if isinstance(target, torch.nn.Module) else target()
+    if not callable(made):
+        raise TypeError(f"{reference} must give a network, got {type(made).__name__}.")
+    if isinstance(made, torch.nn.Module):
+        return load_weights(made, weights) if weights is not None else made.eval()
+    if weights is not None:
+        raise TypeError(f"{reference} must give a torch module to put a checkpoint into, got {type(made).__name__}.")
+    return made
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """Let modules in the current folder be imported, as Python does for a script."""
+    folder = str(Path.cwd())
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(folder)
+
+
+def _imported(reference: str) -> Callable[[], object]:
+    module, _, name = reference.partition(":")
+    try:
+        with importable_here():
+            target: object = importlib.import_module(module)
+            for part in name.split("."):
+                target = getattr(target, part)
+    except (Exception, SystemExit) as error:  # a module of the user's own may do anything when it is imported
+        raise ValueError(
+            f"`model` must name something that can be imported, got {reference!r}: {error}. Start in the folder of "
+            "your module, or install it."
+        ) from error
+    if not callable(target):
+        raise TypeError(f"`model` must name a function, a class or a network, got {reference!r}.")
+    return target
+
+
+def _script(path: Path) -> nn.Module:
+    import torch
+
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist.")
+    try:
+        with warnings.catch_warnings():
+            # torch announces the end of TorchScript. Whoever has such a file can do nothing about it here.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            made: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        raise ValueError(
+            f"{path} is no TorchScript file: {str(error).splitlines()[0]} If it holds weights, use --checkpoint, with "
+            "--model package.module:factory for the network that they belong to."
+        ) from None
+    return made.eval()
+
+
+def _onnx(path: Path) -> nn.Module:
+    """Return an ONNX network as a torch module. Its buffer is the file, so that its digest covers all of it."""
+    import torch
+    from torch import nn
+
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist.")
+    runtime = extra("onnxruntime", "onnxruntime")
+    content = path.read_bytes()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has exceptions of its own for every kind of damage
+        raise ValueError(f"{path} is no ONNX network that can be run here: {str(error).splitlines()[0]}") from None
+    if len(session.get_inputs()) != 1:
+        raise ValueError(f"{path} must have one input, got {[item.name for item in session.get_inputs()]}.")
+    entry = session.get_inputs()[0]
+    if isinstance(entry.shape[0], int):
+        raise ValueError(
+            f"{path} must take batches of any size, got the input shape {entry.shape}. Export it with a dynamic first "
+            "dimension."
+        )
+
+    class Onnx(nn.Module):
+        """Runs the network with onnxruntime on the CPU."""
+
+        reads_float32 = True
+        file: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("file", torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+        def forward(self, images: Tensor) -> Tensor:
+            answer = session.run(None, {entry.name: images.detach().cpu().numpy()})[0]
+            return torch.from_numpy(answer)
+
+    return Onnx().eval()

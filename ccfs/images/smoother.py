@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,22 +13,54 @@ from numpy.typing import NDArray
 
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import winner_pvalue
-from ccfs.certificates.filtered import Abstention, JointMassCertificate, certify_counts, top_label
+from ccfs.certificates.filtered import (
+    UNDIVIDED,
+    Abstention,
+    JointMassCertificate,
+    Split,
+    anytime_counts,
+    anytime_radius_upper,
+    certify_counts,
+    top_label,
+)
 from ccfs.certificates.images import LabelCounts
-from ccfs.images.filters import Filter
+from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
 from ccfs.images.torch import require_torch
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
-__all__ = ["Counter", "FilteredSmoother", "as_center"]
+    Network = nn.Module | Callable[[Tensor], object]
+
+__all__ = [
+    "AnytimeAnswer",
+    "Counter",
+    "FilteredSmoother",
+    "as_center",
+    "home_of",
+    "logits_of",
+    "refuse_training",
+]
+
+
+_HALVES = Split(selected=Fraction(1, 2), complement=Fraction(1, 2), explicit=Fraction(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
     purpose: str
     trials: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnytimeAnswer:
+    """A certificate or abstention, with the proposals that it took out of the most that were allowed."""
+
+    answer: JointMassCertificate | Abstention
+    trials: int
+    most: int
 
 
 class FilteredSmoother:
@@ -42,7 +77,7 @@ class FilteredSmoother:
         seed: base seed. Together with an image's `index` and a purpose it decides every draw.
     """
 
-    def __init__(self, model: nn.Module, sigma: float, filter: Filter, num_classes: int, *, seed: int = 0) -> None:
+    def __init__(self, model: Network, sigma: float, filter: Filter, num_classes: int, *, seed: int = 0) -> None:
         if len(filter.variants) != 1:
             raise ValueError(
                 f"`filter` must have one variant here, got {filter.variants}. Use `certify_dataset` to count several "
@@ -64,9 +99,28 @@ class FilteredSmoother:
             batch_size: proposals per model call. It does not change what is drawn.
             index: which of the seed's streams to use. Images that share an index get dependent certificates.
         """
+        return self._certified(as_center(x), n0, n, delta, batch_size, index)
+
+    def certify_batch(
+        self, x: Tensor | NDArray[np.generic], n0: int, n: int, delta: float, batch_size: int, *, index: int = 0
+    ) -> tuple[JointMassCertificate | Abstention, ...]:
+        """Certify each image of a batch (images, channels, height, width). Image i uses the streams of `index` + i.
+
+        Each certificate holds with probability 1 - delta. All of them together need delta divided by their number.
+        """
+        if not (hasattr(x, "ndim") and x.ndim == 4):
+            raise TypeError("`x` must be images of shape (images, channels, height, width). Use `certify` for one.")
+        return tuple(
+            self._certified(as_center(image), n0, n, delta, batch_size, checks.count("index", index) + place)
+            for place, image in enumerate(x)
+        )
+
+    def _certified(
+        self, center: NDArray[np.float32], n0: int, n: int, delta: float, batch_size: int, index: int
+    ) -> JointMassCertificate | Abstention:
         level = checks.delta(delta)
         selection, estimation = self._counts(
-            x,
+            center,
             batch_size,
             index,
             _Request(purpose=SELECTION, trials=checks.count("n0", n0, minimum=1)),
@@ -79,6 +133,66 @@ class FilteredSmoother:
             estimation.retained, estimation.rejected, selected=selected, sigma=self._sigma, delta=level
         )
 
+    def certify_until(
+        self,
+        x: Tensor | NDArray[np.generic],
+        n0: int,
+        n: int,
+        delta: float,
+        batch_size: int,
+        *,
+        radius: float,
+        index: int = 0,
+    ) -> AnytimeAnswer:
+        """Draw until `radius` is certified or hopeless, at most n proposals, and say how many were needed.
+
+        The bounds hold at all times together, so stopping early costs no delta. It is looked at after each batch.
+
+        Args:
+            x: image (channels, height, width), real pixels.
+            n0: number of proposals that select the label.
+            n: the most fresh proposals to draw.
+            delta: failure probability.
+            batch_size: proposals per model call and between two looks.
+            radius: the wanted radius.
+            index: which of the seed's streams to use.
+        """
+        level, wanted = checks.delta(delta), checks.positive("radius", radius)
+        most, center = checks.count("n", n, minimum=1), as_center(x)
+        (selection,) = self._counts(
+            center, batch_size, index, _Request(purpose=SELECTION, trials=checks.count("n0", n0, minimum=1))
+        )
+        if sum(selection.retained) == 0:
+            return AnytimeAnswer(answer=Abstention(reason="no selection proposal was retained"), trials=0, most=most)
+        selected = top_label(selection.retained)
+        # Without rejections the second bound adds nothing, so it gets no delta.
+        split = UNDIVIDED if isinstance(self._filter, NoFilter) else _HALVES
+        counter = Counter(self._model, self._sigma, self._filter, self._classes, batch_size)
+        stream = NoiseStream(
+            run="smoother", seed=self._seed, index=index, purpose="anytime estimation", dimension=center.size
+        )
+        retained, drawn = [0] * self._classes, 0
+        while True:
+            rows = min(batch_size, most - drawn)
+            (found,) = counter.count(center, stream, rows, start=drawn)
+            retained, drawn = [a + b for a, b in zip(retained, found.retained, strict=True)], drawn + rows
+            rejected = drawn - sum(retained)
+            certified = partial(
+                anytime_counts, rejected=rejected, selected=selected, sigma=self._sigma, delta=level, split=split
+            )
+            answer = certified(retained)
+            is_certified = isinstance(answer, JointMassCertificate) and answer.radius > wanted
+            if is_certified or drawn == most:
+                return AnytimeAnswer(answer=answer, trials=drawn, most=most)
+            # A wrong guess here only abstains too early. It costs no soundness, so it spends no delta.
+            best = list(retained)
+            best[selected] += most - drawn
+            reachable = certified(best)
+            is_reachable = isinstance(reachable, JointMassCertificate) and reachable.radius > wanted
+            upper = anytime_radius_upper(retained, rejected, selected=selected, sigma=self._sigma, delta=level)
+            if not is_reachable or upper < wanted:
+                return AnytimeAnswer(answer=answer, trials=drawn, most=most)
+
     def predict(
         self, x: Tensor | NDArray[np.generic], n: int, delta: float, batch_size: int, *, index: int = 0
     ) -> int | Abstention:
@@ -89,7 +203,7 @@ class FilteredSmoother:
         """
         level = checks.delta(delta)
         request = _Request(purpose="prediction", trials=checks.count("n", n, minimum=1))
-        (counts,) = self._counts(x, batch_size, index, request)
+        (counts,) = self._counts(as_center(x), batch_size, index, request)
         winner = top_label(counts.retained)
         runner = max(count for label, count in enumerate(counts.retained) if label != winner)
         # Twice the one-sided error, because the data chose which of the two labels to test.
@@ -99,13 +213,14 @@ class FilteredSmoother:
         return winner
 
     def _counts(
-        self, x: Tensor | NDArray[np.generic], batch_size: int, index: int, *requests: _Request
+        self, center: NDArray[np.float32], batch_size: int, index: int, *requests: _Request
     ) -> list[LabelCounts]:
-        center = as_center(x)
         counter = Counter(self._model, self._sigma, self._filter, self._classes, batch_size)
         found = []
         for request in requests:
-            stream = NoiseStream(seed=self._seed, index=index, purpose=request.purpose, dimension=center.size)
+            stream = NoiseStream(
+                run="smoother", seed=self._seed, index=index, purpose=request.purpose, dimension=center.size
+            )
             (counts,) = counter.count(center, stream, request.trials)
             found.append(counts)
         return found
@@ -119,7 +234,13 @@ def as_center(image: Tensor | NDArray[np.generic]) -> NDArray[np.float32]:
     require_torch()
     import torch
 
-    array = image.detach().cpu().numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    array = (
+        image.detach().cpu().float().numpy()
+        if isinstance(image, torch.Tensor) and image.is_floating_point()
+        else np.asarray(image)
+    )
+    if array.ndim == 4:
+        raise TypeError(f"`x` must be one image, got a batch {array.shape}. Use `certify_batch`.")
     if array.ndim != 3 or not np.issubdtype(array.dtype, np.floating):
         raise TypeError(
             f"`x` must be real pixels of shape (channels, height, width), got {array.dtype} {array.shape}. "
@@ -133,27 +254,56 @@ def as_center(image: Tensor | NDArray[np.generic]) -> NDArray[np.float32]:
 class Counter:
     """Counts labels with one model, one filter and one noise scale. Memory does not grow with the number of proposals.
 
-    All images reuse the same flat noise buffers, viewed as channels-last images. If the filter decides before the
+    All images reuse the same flat noise buffers, which are on the model's device. If the filter decides before the
     model, retained proposals are gathered into full batches first. A proposal with a logit that is not finite has no
     label and counts as rejected.
+
+    Args:
+        model: a torch module in evaluation mode, or any function of images (batch, channels, height, width). It may
+            return logits, a tuple whose first part they are, or an object or dictionary with `logits`.
+        sigma: noise scale, in units of a pixel.
+        rule: the filter.
+        num_classes: number of labels of the model.
+        batch_size: proposals per model call. It does not change what is drawn.
+        device: where to compute. By default where the model's weights are.
+        channels_last: whether the model wants channels-last images. By default it gets contiguous ones, unless it has
+            a true attribute `channels_last`.
     """
 
-    def __init__(self, model: nn.Module, sigma: float, rule: Filter, num_classes: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        model: Network,
+        sigma: float,
+        rule: Filter,
+        num_classes: int,
+        batch_size: int,
+        *,
+        device: str | None = None,
+        channels_last: bool | None = None,
+    ) -> None:
         self._sigma = checks.positive("sigma", sigma)
         self._classes = checks.count("num_classes", num_classes, minimum=2)
         self._batch = checks.count("batch_size", batch_size, minimum=1)
-        if any(part.training for part in model.modules()):
-            raise ValueError(
-                "`model` must be in evaluation mode. Call model.eval() first. With batch statistics or dropout "
-                "it would be another function on every call."
-            )
-        self._model, self._rule = model, rule
-        self._drawn = np.empty((0, 0), dtype=np.float32)
-        self._kept = self._empty(0)
+        self._model, self._rule = refuse_training(model), rule
+        home, self._dtype = home_of(model)
+        self.device = home if device is None else device
+        wants = getattr(model, "channels_last", False) if channels_last is None else channels_last
+        self._channels_last = bool(wants)
+        self._drawn = self._empty(0, 0)
+        self._kept = self._empty(0, 0)
         self.model_calls = 0
 
-    def count(self, center: NDArray[np.float32], stream: NoiseStream, trials: int) -> tuple[LabelCounts, ...]:
-        """Return label counts of `trials` noisy copies of `center` (height, width, channels), one per variant."""
+    def count(
+        self, center: NDArray[np.float32], stream: NoiseStream, trials: int, *, start: int = 0
+    ) -> tuple[LabelCounts, ...]:
+        """Return label counts of `trials` noisy copies of `center` (height, width, channels), one per variant.
+
+        Args:
+            center: the image.
+            stream: its noise.
+            trials: how many proposals.
+            start: the first of them. Counts of consecutive parts add up to the counts of the whole.
+        """
         require_torch()
         import torch
 
@@ -161,20 +311,20 @@ class Counter:
         if center.size != stream.dimension:
             raise ValueError(f"`stream` must have dimension {center.size}, got {stream.dimension}.")
         self._allocate(center.size)
-        flat_center = torch.from_numpy(center.reshape(-1))
+        flat_center = torch.from_numpy(center.reshape(-1)).to(self.device)
         # Integers: adding up batches in any sizes gives the same counts.
-        tally = torch.zeros((len(self._rule.variants), self._classes), dtype=torch.int64)
-        reader, waiting = stream.reader(), 0
+        tally = torch.zeros((len(self._rule.variants), self._classes), dtype=torch.int64, device=self.device)
+        reader, waiting = stream.reader(start, device=self.device), 0
         with torch.inference_mode():
-            for start in range(0, total, self._batch):
-                rows = min(self._batch, total - start)
-                reader.fill(self._drawn[:rows])
-                proposals = torch.from_numpy(self._drawn[:rows])
+            for done in range(0, total, self._batch):
+                proposals = self._drawn[: min(self._batch, total - done)]
+                reader.fill(proposals)
                 torch.add(flat_center, proposals, alpha=self._sigma, out=proposals)
                 if not self._rule.reads_inputs:
                     tally += self._labels(_images(proposals, center.shape))
                     continue
-                survivors = proposals[_mask(self._rule.before(_images(proposals, center.shape)), (rows,))]
+                keep = _mask(self._rule.before(_images(proposals, center.shape)), (len(proposals),))
+                survivors = proposals[keep]
                 self._kept[waiting : waiting + len(survivors)] = survivors
                 waiting += len(survivors)
                 if waiting >= self._batch:
@@ -189,32 +339,93 @@ class Counter:
     def _allocate(self, dimension: int) -> None:
         # Images of one data set have one size, so this allocates once.
         if self._drawn.shape != (self._batch, dimension):
-            self._drawn = np.empty((self._batch, dimension), dtype=np.float32)
-            self._kept = self._empty(dimension)
+            self._drawn = self._empty(self._batch, dimension)
+            self._kept = self._empty(2 * self._batch if self._rule.reads_inputs else 0, dimension)
 
-    def _empty(self, dimension: int) -> Tensor:
+    def _empty(self, rows: int, dimension: int) -> Tensor:
         require_torch()
         import torch
 
-        return torch.empty((2 * self._batch if self._rule.reads_inputs else 0, dimension))
+        return torch.empty((rows, dimension), device=self.device)
+
+    def logits(self, proposals: Tensor) -> Tensor:
+        """Return the model's logits of channels-last images, in single precision."""
+        import torch
+
+        # `contiguous()` keeps the strides of grey images, from which torch guesses channels-last, and `.view` fails.
+        inputs = proposals if self._channels_last else proposals.clone(memory_format=torch.contiguous_format)
+        logits = logits_of(self._model(inputs.to(self._dtype)))
+        if tuple(logits.shape) != (len(proposals), self._classes):
+            raise ValueError(
+                f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}. "
+                "The second number is the number of labels: give as many class names as the model has outputs."
+            )
+        return logits.float()
 
     def _labels(self, proposals: Tensor) -> Tensor:
         """Return int64[variants, classes], the counts of retained labels among proposals that passed `before`."""
         require_torch()
         import torch
 
-        logits = self._model(proposals)
+        logits = self.logits(proposals)
         self.model_calls += len(proposals)
-        if tuple(logits.shape) != (len(proposals), self._classes):
-            raise ValueError(
-                f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}."
-            )
-        logits = logits.float()
         retained = _mask(self._rule.after(proposals, logits), (len(self._rule.variants), len(proposals)))
         # argmax of NaN would still give a label.
         retained = retained & torch.isfinite(logits).all(1)
         labels = logits.argmax(1)
         return torch.stack([torch.bincount(labels[mask], minlength=self._classes) for mask in retained])
+
+
+def refuse_training(model: Network) -> Network:
+    """Return the model, or raise if one of its layers is in training mode or it cannot be called."""
+    if not callable(model):
+        raise TypeError(f"`model` must be a torch module or a function, got {type(model).__name__}.")
+    parts = model.modules() if hasattr(model, "modules") else ()
+    if any(part.training for part in parts):
+        raise ValueError(
+            "`model` must be in evaluation mode. Call model.eval() first. With batch statistics or dropout "
+            "it would be another function on every call."
+        )
+    return model
+
+
+def home_of(model: Network) -> tuple[str, torch.dtype]:
+    """Return the device and the floating type of a model's weights: the CPU and float32 if it has none."""
+    require_torch()
+    import torch
+
+    tensors = [*model.parameters(), *model.buffers()] if isinstance(model, torch.nn.Module) else []
+    real = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+    if real is None:
+        return str(tensors[0].device) if tensors else "cpu", torch.float32
+    # The 8-bit network keeps its calibration in doubles and reads single precision.
+    dtype = torch.float32 if getattr(model, "reads_float32", False) else real.dtype
+    return str(real.device), dtype
+
+
+def logits_of(answer: object) -> Tensor:
+    """Return the logits in what a model returned: a tensor, a tuple that begins with one, or something with `logits`.
+
+    Raises:
+        TypeError: there are no logits in it.
+    """
+    require_torch()
+    import torch
+
+    found = answer
+    if isinstance(found, Mapping):
+        found = found.get("logits")
+    elif hasattr(found, "logits"):
+        found = found.logits
+    elif isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+        kind = f"a tensor of {found.dtype}" if isinstance(found, torch.Tensor) else type(answer).__name__
+        raise TypeError(
+            f"`model` must return real logits, a tuple that begins with them, or something with `logits`, got {kind}. "
+            "Labels alone are not enough: return one-hot rows if that is all there is."
+        )
+    return found
 
 
 def _mask(answer: Tensor, shape: tuple[int, ...]) -> Tensor:

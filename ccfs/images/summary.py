@@ -24,7 +24,14 @@ __all__ = [
     "verdicts",
 ]
 
-JOINT_RULES = (Rule.SUBSTITUTED, Rule.COMPLEMENT, Rule.EXPLICIT, Rule.SIMULTANEOUS, Rule.SINGLE_BATCH)
+JOINT_RULES = (
+    Rule.SUBSTITUTED,
+    Rule.COMPLEMENT,
+    Rule.EXPLICIT,
+    Rule.SIMULTANEOUS,
+    Rule.SPLIT,
+    Rule.SINGLE_BATCH,
+)
 PROOF_RULES = (Rule.FORWARD_KL, Rule.REVERSE_KL, Rule.RENYI)
 
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.images import Rule, Verdict
 from ccfs.certificates.rounding import lower_text, upper_text
-from ccfs.files.atomic import write_atomically
-from ccfs.images.counts import CountTable, read_counts
-from ccfs.images.data import ImageSet
-from ccfs.images.folder import ImageRun, read_run
+from ccfs.images.certificate import write_derived
+from ccfs.images.counts import CountTable
+from ccfs.images.data import Images
+from ccfs.images.folder import ImageRun, read_table
 from ccfs.images.summary import (
     JOINT_RULES,
     PROOF_RULES,
@@ -25,9 +25,26 @@ from ccfs.images.summary import (
     scaled_thresholds,
     verdicts,
 )
-from ccfs.report.charts import GLYPHS, Chart, Figure, data_uri, rendered
+from ccfs.report.charts import Chart, Figure, data_uri, rendered
 
 __all__ = ["write_report"]
+
+
+# One colour per rule, in every chart and table. Red is kept for what is no certificate.
+_STYLES = {
+    Rule.UNFILTERED: "s7",
+    Rule.SIMULTANEOUS: "s0",
+    Rule.SPLIT: "p2",
+    Rule.EXPLICIT: "s2",
+    Rule.COMPLEMENT: "s6",
+    Rule.SINGLE_BATCH: "s4",
+    Rule.RENYI: "s3",
+    Rule.REVERSE_KL: "s5",
+    Rule.FORWARD_KL: "s1",
+    Rule.SUBSTITUTED: "unproved",
+}
+# A narrow screen shows these rules for every image. The table above has all of them.
+_MAIN = frozenset({Rule.UNFILTERED, Rule.SIMULTANEOUS, Rule.RENYI, Rule.SUBSTITUTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +55,20 @@ class _Column:
     verdicts: tuple[Verdict, ...]
 
 
-def write_report(folder: Path, *, delta: float, rows: int) -> Path:
-    """Write `report.html` into the run folder. Every number in it is recomputed from the counts."""
-    run, table = read_run(folder), read_counts(folder / "counts.parquet")
-    images = run.image_set()
-    if images.digest != table.key.dataset_sha256:
+def write_report(folder: Path, *, delta: float, rows: int, images: Images | None = None) -> Path:
+    """Write `report.html` into the run folder. Every number in it is recomputed from the counts.
+
+    Args:
+        folder: the run.
+        delta: failure probability per image and certificate.
+        rows: how many images the table shows.
+        images: the images, for their pictures. By default they are loaded again. A run of a Python program has no
+            pictures without them.
+    """
+    run, table = read_table(folder)
+    if images is None and run.asked is not None:
+        images = run.asked.image_set()
+    if images is not None and images.digest != table.key.dataset_sha256:
         raise ValueError("the images are not those that were counted. Check the data folder of the run.")
     columns = _columns(table, run.variant, delta)
     labels = [row.label for row in table.variant(run.variant)]
@@ -51,6 +77,7 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
     page = rendered(
         "images.html.j2",
         run=run,
+        network=run.asked.title if run.asked is not None else f"with digest {run.key.model_sha256[:16]}",
         key=table.key,
         delta=delta,
         count=len(labels),
@@ -59,13 +86,12 @@ def write_report(folder: Path, *, delta: float, rows: int) -> Path:
         thresholds=thresholds,
         lines=[_line_cells(item) for item in lines],
         curves=_curves(columns, labels, table.key.sigma),
-        rules=[column.rule for column in columns],
+        rules=[_head(column.rule) for column in columns],
         images=_image_rows(table, run, images, columns, rows),
         pairs=_pairs(folder, images),
     )
-    path = folder / "report.html"
-    write_atomically(path, page.encode())
-    return path
+    write_derived(folder, run, {"report.html": page.encode()})
+    return folder / "report.html"
 
 
 def _columns(table: CountTable, variant: str, delta: float) -> list[_Column]:
@@ -81,10 +107,19 @@ def _columns(table: CountTable, variant: str, delta: float) -> list[_Column]:
     ]
 
 
+def _head(rule: Rule) -> dict[str, object]:
+    return {
+        "name": rule.value,
+        "style": _STYLES[rule],
+        "is_sound": rule is not Rule.SUBSTITUTED,
+        "is_wide": rule not in _MAIN,
+    }
+
+
 def _line_cells(item: Line) -> dict[str, object]:
     shares = [f"{count / item.images:.4f}" for count in item.certified]
     cells = [f"{item.positive / item.images:.4f}", item.median_shown, *shares]
-    return {"name": item.rule.value, "is_sound": item.is_sound, "cells": cells}
+    return {"name": item.rule.value, "is_sound": item.is_sound, "cells": cells, "style": _STYLES[item.rule]}
 
 
 def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
@@ -96,14 +131,14 @@ def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
         y_range=(0.0, 1.0),
         label="Certified accuracy against radius for every certificate",
         x_label="radius",
-        y_label="fraction of images, correct and beyond the radius",
+        y_label="fraction correct beyond radius",
     )
     legend = []
-    for kind, column in enumerate(columns):
+    for column in columns:
         pairs = zip(column.verdicts, labels, strict=True)
         right = np.array([item.radius if item.selected == label else 0.0 for item, label in pairs])
         is_sound = column.rule is not Rule.SUBSTITUTED
-        style = f"s{kind % GLYPHS}"
+        style = _STYLES[column.rule]
         shares = [(right > radius).mean() for radius in grid]
         chart.line(np.column_stack([grid, shares]), f"curve {style}{'' if is_sound else ' dash1'}", column.rule.value)
         legend.append((f"line {style}", column.rule.value, "" if is_sound else "dashed: no certificate"))
@@ -111,27 +146,30 @@ def _curves(columns: list[_Column], labels: list[int], sigma: float) -> Figure:
 
 
 def _image_rows(
-    table: CountTable, run: ImageRun, images: ImageSet, columns: list[_Column], limit: int
+    table: CountTable, run: ImageRun, images: Images | None, columns: list[_Column], limit: int
 ) -> list[dict[str, object]]:
-    found = []
+    found: list[dict[str, object]] = []
     for position, row in enumerate(table.variant(run.variant)[:limit]):
         chosen = [column.verdicts[position] for column in columns]
         selected = chosen[0].selected
         found.append(
             {
                 "index": row.index,
-                "picture": _picture(images.images[row.index]),
-                "label": images.classes[row.label],
-                "selected": "none" if selected is None else images.classes[selected],
+                "picture": None if images is None else _picture(images.picture(row.index)),
+                "label": _name(images, row.label),
+                "selected": "none" if selected is None else _name(images, selected),
                 "is_correct": selected == row.label,
                 "retained": f"{sum(row.estimation.retained) / row.estimation.trials:.3f}",
-                "radii": [lower_text(item.radius) if item.radius > 0.0 else "abstains" for item in chosen],
+                "radii": [
+                    (lower_text(item.radius) if item.radius > 0.0 else "abstains", item.rule not in _MAIN)
+                    for item in chosen
+                ],
             }
         )
     return found
 
 
-def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
+def _pairs(folder: Path, images: Images | None) -> list[dict[str, object]] | None:
     """Return the proved label changes of the attack, or None if no attack was run."""
     from ccfs.images.endpoints import read_attack, shifted_center
 
@@ -148,10 +186,10 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
         found.append(
             {
                 "index": item.index,
-                "before": _picture(images.images[item.index]),
+                "before": None if images is None else _picture(images.picture(item.index)),
                 "after": _picture(shown),
-                "from": images.classes[item.selected],
-                "to": images.classes[item.target],
+                "from": _name(images, item.selected),
+                "to": _name(images, item.target),
                 "distance": upper_text(item.distance),
                 "radius": lower_text(item.radius_lower or 0.0),
                 "sound": lower_text(item.sound_radius),
@@ -159,6 +197,10 @@ def _pairs(folder: Path, images: ImageSet) -> list[dict[str, object]] | None:
             }
         )
     return found
+
+
+def _name(images: Images | None, label: int) -> str:
+    return str(label) if images is None else images.classes[label]
 
 
 def _picture(pixels: NDArray[np.uint8]) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ccfs.files.documents import Digest, Document
+from ccfs.files.documents import Document
 from ccfs.files.imports import add_modules, from_source
 from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protocol
@@ -25,7 +25,7 @@ from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["Batch", "Journal", "Verdicts", "batch_files", "plan", "replay", "run_batch"]
+__all__ = ["Batch", "Verdicts", "batch_files", "plan", "replay", "run_batch"]
 
 
 Seen = Callable[[TrialRecorder, TrajectoryRow], object]
@@ -89,14 +89,6 @@ class Batch:
     def journal(self) -> str:
         """The file that says that the batch is finished, with the hashes of the others."""
         return f"batches/{self.name}.json"
-
-
-class Journal(Document):
-    """Says that a batch is finished. It is the last file of a batch to be written."""
-
-    format: Literal["ccfs/batch/1"] = Field(default="ccfs/batch/1", description="Kind and version of this document.")
-    trials: tuple[int, ...] = Field(description="Numbers of the trials of the batch, in order.")
-    files: dict[str, Digest] = Field(description="SHA-256 of each file of the batch, by its name.")
 
 
 class Verdicts(Document):

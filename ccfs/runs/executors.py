@@ -13,22 +13,31 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from ccfs.certificates import checks
-from ccfs.runs.batches import Batch, run_batch
 from ccfs.runs.store import RunError
 
-__all__ = ["THREADS", "Engine", "Files", "Pool", "SerialExecutor", "cluster_engine", "process_engine", "serial_engine"]
+__all__ = [
+    "THREADS",
+    "Engine",
+    "Files",
+    "Piece",
+    "Pool",
+    "SerialExecutor",
+    "cluster_engine",
+    "process_engine",
+    "serial_engine",
+]
 
 # There is one worker per core, so extra threads would only compete.
 THREADS = (
-    "OPENBLAS_NUMTHREADS",
-    "OMP_NUMTHREADS",
-    "MKL_NUMTHREADS",
-    "BLIS_NUMTHREADS",
-    "VECLIB_MAXIMUMTHREADS",
-    "NUMEXPR_NUMTHREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
 )
 # A worker may die for a reason that passes, such as a full memory. After so many deaths in a row, it does not pass.
 _ATTEMPTS = 3
@@ -37,6 +46,17 @@ _GLANCE = 0.5
 Files = tuple[bytes, ...]
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+
+class Piece(Protocol):
+    """A piece of a run's work, such as a batch of trials."""
+
+    @property
+    def name(self) -> str:
+        """The name of the piece, for errors."""
+
+
+Work = TypeVar("Work", bound=Piece)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,21 +181,19 @@ def _begin_worker(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class Pool:
-    """Runs batches of one protocol on one engine, a bounded number at a time, and replaces lost workers.
+class Pool(Generic[Work]):
+    """Runs the pieces of one run on one engine, a bounded number at a time, and replaces lost workers.
 
     Args:
-        engine: where batches run.
-        canonical: the protocol's canonical text.
-        expected: the run's provenance, as `run_batch` takes it.
-        modules: a folder in which workers find the user's own modules, or None.
+        engine: where pieces run.
+        work: turns a piece into the bytes of its files. Workers of other processes must be able to import it.
     """
 
-    def __init__(self, engine: Engine, canonical: str, expected: str, modules: str | None = None) -> None:
-        self._engine, self._work = engine, (canonical, expected, modules)
+    def __init__(self, engine: Engine, work: Callable[[Work], Files]) -> None:
+        self._engine, self._work = engine, work
         self._executor = engine.open()
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> Pool[Work]:
         return self
 
     def __exit__(
@@ -186,13 +204,13 @@ class Pool:
         else:  # the next run repeats the batches in flight, so nobody waits for them
             self._engine.abandon(self._executor)
 
-    def completed(self, batches: Iterable[Batch]) -> Generator[tuple[Batch, Files], None, None]:
+    def completed(self, batches: Iterable[Work]) -> Generator[tuple[Work, Files], None, None]:
         """Yield each batch with its files as soon as it is done.
 
         If a worker dies, its batches run again. They have the same stream keys, so they give the same bytes.
         """
         todo = iter(batches)
-        pending: dict[Future[Files], Batch] = {}
+        pending: dict[Future[Files], Work] = {}
         deaths = 0
         try:
             while True:
@@ -216,12 +234,11 @@ class Pool:
             for future in pending:
                 future.cancel()
 
-    def _submit(self, pending: dict[Future[Files], Batch], batches: Iterable[Batch]) -> None:
-        canonical, expected, modules = self._work
+    def _submit(self, pending: dict[Future[Files], Work], batches: Iterable[Work]) -> None:
         for batch in batches:
-            pending[self._executor.submit(run_batch, canonical, batch, expected, modules)] = batch
+            pending[self._executor.submit(self._work, batch)] = batch
 
-    def _replace(self, pending: dict[Future[Files], Batch], batch: Batch, deaths: int, error: BrokenExecutor) -> None:
+    def _replace(self, pending: dict[Future[Files], Work], batch: Work, deaths: int, error: BrokenExecutor) -> None:
         """Open a new executor, and submit to it everything that was in flight."""
         if deaths == _ATTEMPTS:
             raise RunError(

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Literal
+from typing import Protocol as Interface
 
 from pydantic import Field
 
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, DocumentError
-from ccfs.protocol.model import Protocol
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["MANIFEST", "Manifest", "manifest_faults", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "Manifest", "Owner", "manifest_faults", "read_manifest", "write_manifest"]
 
 MANIFEST = "manifest.json"
+
+
+class Owner(Interface):
+    """What a run belongs to: a protocol, or the key of an image run."""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 that names it."""
 
 
 class Manifest(Document):
@@ -23,17 +31,17 @@ class Manifest(Document):
     format: Literal["ccfs/manifest/1"] = Field(
         default="ccfs/manifest/1", description="Kind and version of this document."
     )
-    protocol: Digest = Field(description="Hash of the protocol.")
+    protocol: Digest = Field(description="Hash of the protocol, or of the key of an image run.")
     files: dict[str, Digest] = Field(description="SHA-256 of every file of the run but this one, by its name.")
     digest: Digest = Field(description="SHA-256 of the canonical text of this document without this key.")
 
 
-def write_manifest(store: Store, protocol: Protocol) -> None:
+def write_manifest(store: Store, owner: Owner) -> None:
     """Hash the files of the run as they are now, and write the manifest."""
     # The manifest cannot hold its own hash. Its `digest` covers its content instead.
     files = {name: store.digest(name) for name in store.files() if name != MANIFEST}
-    digest = _digest(protocol.hash, files)
-    store.write(MANIFEST, Manifest(protocol=protocol.hash, files=files, digest=digest).to_bytes())
+    digest = _digest(owner.hash, files)
+    store.write(MANIFEST, Manifest(protocol=owner.hash, files=files, digest=digest).to_bytes())
 
 
 def read_manifest(store: Store) -> dict[str, str]:

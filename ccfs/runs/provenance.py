@@ -40,6 +40,7 @@ __all__ = [
     "code_tables",
     "differences",
     "event_digest",
+    "modules_digest",
     "own_digest",
     "own_event_digests",
     "packages",
@@ -213,6 +214,12 @@ def own_digest(parts: frozenset[str] = frozenset(), users: frozenset[Path] = fro
         users: files of the user's own code, which may import further modules of ccfs.
     """
     return _joined(_digests(closure([_ROOT, *sorted(parts)], _OWN, users=sorted(users))))
+
+
+@lru_cache(maxsize=8)
+def modules_digest(root: str) -> str:
+    """Return one digest over a module of ccfs and all modules of ccfs that it imports. It is taken once per process."""
+    return _joined(_digests(closure([root], _OWN)))
 
 
 _code_tables_once = lru_cache(maxsize=64)(code_tables)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from ccfs.files.digests import canonical_json
 from ccfs.files.imports import add_modules
 from ccfs.protocol.model import Arm, Protocol
-from ccfs.runs.batches import Batch, Journal, plan
+from ccfs.runs.batches import Batch, plan, run_batch
 from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.executors import Engine, Files, Pool
+from ccfs.runs.journal import commit, is_finished
 from ccfs.runs.manifest import MANIFEST, write_manifest
 from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.provenance import (
@@ -68,14 +69,15 @@ def run(
     with store.locked():
         record = _claim(store, protocol, lambda: provenance(protocol, check(protocol, where=where)))
         _refuse_changed_batches(store, protocol)
-        is_finished = store.exists(MANIFEST)
-        with Pool(engine, protocol.canonical, canonical_json(record), place) as pool:
+        was_finished = store.exists(MANIFEST)
+        work = partial(run_batch, protocol.canonical, expected=canonical_json(record), modules=place)
+        with Pool(engine, work) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
             else:
                 _run_sequentially(store, protocol, pool, advance)
             # A manifest says that the trials repeated. It is removed before a new batch is written.
-            if not (is_finished and store.exists(MANIFEST)):
+            if not (was_finished and store.exists(MANIFEST)):
                 refuse_other_repeats(store, protocol, pool)
         write_manifest(store, protocol)
     return store
@@ -101,7 +103,7 @@ def run_objects(objects: Objects, claim: Claimed, root: Path, *, advance: Advanc
     with store.locked():
         _claim(store, protocol, lambda: objects.record(protocol))
         for batch in plan(protocol, protocol.arms[0], None):
-            _commit(store, batch, objects.files(protocol, batch, wrapped, advance))
+            commit(store, batch, objects.files(protocol, batch, wrapped, advance))
         objects.refuse_other_repeats(store, protocol, claim, wrapped, advance)
         write_manifest(store, protocol)
     return store
@@ -159,15 +161,15 @@ def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
     for arm in protocol.arms:
         for attack in (None, *protocol.attacks):
             for batch in plan(protocol, arm, attack):
-                _is_finished(store, batch)
+                is_finished(store, batch)
 
 
-def _run_all(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
+def _run_all(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance) -> None:
     arms = [(arm, attack) for attack in (None, *protocol.attacks) for arm in protocol.arms]
     _keep(store, [batch for arm, attack in arms for batch in plan(protocol, arm, attack)], pool, advance)
 
 
-def _run_sequentially(store: Store, protocol: Protocol, pool: Pool, advance: Advance) -> None:
+def _run_sequentially(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance) -> None:
     """Run each arm's nominal trials until they certify enough, then as many of each of its attacks."""
     for arm in protocol.arms:
         trials = _run_until_enough(store, protocol, arm, pool, advance)
@@ -175,19 +177,19 @@ def _run_sequentially(store: Store, protocol: Protocol, pool: Pool, advance: Adv
         _keep(store, attacked, pool, advance)
 
 
-def _keep(store: Store, batches: list[Batch], pool: Pool, advance: Advance) -> None:
+def _keep(store: Store, batches: list[Batch], pool: Pool[Batch], advance: Advance) -> None:
     missing = []
     for batch in batches:
-        if _is_finished(store, batch):
+        if is_finished(store, batch):
             advance(len(batch.trials))
         else:
             missing.append(batch)
     for batch, files in pool.completed(missing):
-        _commit(store, batch, files)
+        commit(store, batch, files)
         advance(len(batch.trials))
 
 
-def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, advance: Advance) -> int:
+def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool[Batch], advance: Advance) -> int:
     """Run nominal batches in order until the budget is certified, and return the number of trials.
 
     That number is a stopping time, so the last batch may depend on the trials alone and not on which worker is quick.
@@ -200,7 +202,7 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
     with recorded_events(store, protocol) as events, closing(_in_order(store, pool, batches)) as stream:
         for batch, files in stream:
             if files is not None:
-                _commit(store, batch, files)
+                commit(store, batch, files)
             for name, count in successes(store, protocol, batch, events).items():
                 counts[name] += count
             kept, trials = kept + 1, trials + len(batch.trials)
@@ -213,9 +215,11 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool, ad
     return trials
 
 
-def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple[Batch, Files | None], None, None]:
+def _in_order(
+    store: Store, pool: Pool[Batch], batches: list[Batch]
+) -> Generator[tuple[Batch, Files | None], None, None]:
     """Yield the batches in order. Stored ones come without files, the others with the files to commit."""
-    first = next((i for i, batch in enumerate(batches) if not _is_finished(store, batch)), len(batches))
+    first = next((i for i, batch in enumerate(batches) if not is_finished(store, batch)), len(batches))
     for batch in batches[:first]:
         yield batch, None
     waiting: dict[int, Files] = {}
@@ -226,29 +230,3 @@ def _in_order(store: Store, pool: Pool, batches: list[Batch]) -> Generator[tuple
             while position in waiting:
                 yield batches[position], waiting.pop(position)
                 position += 1
-
-
-def _commit(store: Store, batch: Batch, files: Files) -> None:
-    """Remove the manifest, write the batch's files, and last the journal, which makes the batch count."""
-    # A manifest says that a run is finished and complete, so it must not stand beside a batch that it does not list.
-    store.path(MANIFEST).unlink(missing_ok=True)
-    contents = dict(zip(batch.files, files, strict=True))
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    store.write_together(contents)
-    store.write(batch.journal, Journal(trials=batch.trials, files=digests).to_bytes())
-
-
-def _is_finished(store: Store, batch: Batch) -> bool:
-    """Return whether a batch has a journal. Refuse a batch whose files are not those in its journal."""
-    if not store.exists(batch.journal):
-        return False
-    entry = store.read_document(Journal, batch.journal)
-    found = {name: store.digest(name) if store.exists(name) else None for name in batch.files}
-    if (entry.trials, entry.files) != (batch.trials, found):
-        absent = [name for name, digest in found.items() if digest is None]
-        what = f", of which {absent[0]} is missing" if absent else ""
-        raise RunError(
-            f"{store.path(batch.journal)}: does not match the files of its batch{what}. Something changed this run. "
-            "Delete this journal file to run the batch again."
-        )
-    return True

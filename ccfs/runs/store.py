@@ -22,8 +22,6 @@ __all__ = ["PremiseError", "RunError", "Store", "Trust"]
 
 _PROTOCOL = "protocol.json"
 Made = TypeVar("Made", bound=Document)
-_FIRST = f"{PARTIAL}{_PROTOCOL}"
-"""Beginning of a file name. A run that is killed before it has a protocol leaves at most this one file."""
 
 
 class Trust(Enum):
@@ -53,10 +51,13 @@ class Store:
     Args:
         root: the directory.
         trust: whether code that the protocol names may run, when events are counted or trials replayed.
+        head: the file that says what the run is, and that is written first. Image runs have `run.json`.
     """
 
-    def __init__(self, root: Path, *, trust: Trust = Trust.NONE) -> None:
-        self.root, self.trust = root, trust
+    def __init__(self, root: Path, *, trust: Trust = Trust.NONE, head: str = _PROTOCOL) -> None:
+        self.root, self.trust, self.head = root, trust, head
+        # Beginning of a file name. A run that is killed before it has a head leaves at most this one file.
+        self._first = f"{PARTIAL}{head}"
 
     def path(self, name: str) -> Path:
         """Return the path of a file of the run. Refuse a name behind a link."""
@@ -157,14 +158,14 @@ class Store:
 
     @property
     def is_run(self) -> bool:
-        """Whether the directory belongs to a protocol."""
-        return self.exists(_PROTOCOL)
+        """Whether the directory belongs to a run of this kind."""
+        return self.exists(self.head)
 
     def refuse_foreign(self) -> None:
         """Raise unless the directory is absent, empty or a run. Nothing is written."""
         # The order matters: another process may make this a run just now, so list the files before asking.
         names = list(self.files())
-        if not self.is_run and any(not name.startswith(_FIRST) for name in names):
+        if not self.is_run and any(not name.startswith(self._first) for name in names):
             raise RunError(f"{self.root}: must be empty or a run directory, but holds other files.")
 
     @contextmanager
@@ -173,7 +174,7 @@ class Store:
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.root))
-                for left in self.root.rglob(f"{PARTIAL}*") if self.is_run else self.root.glob(f"{_FIRST}*"):
+                for left in self.root.rglob(f"{PARTIAL}*") if self.is_run else self.root.glob(f"{self._first}*"):
                     left.unlink()
             except LockedError:
                 raise RunError(

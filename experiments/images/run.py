@@ -36,10 +36,12 @@ from ccfs.images import (
     load_checkpoint,
     load_images,
     load_shipped,
+    read_counts,
 )
 from ccfs.images.attack import SearchPlan, cohort, family_size
 from ccfs.images.bands import fit_band, load_band, retained_fraction, save_band
 from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
+from ccfs.images.folder import Asked
 from ccfs.images.networks import ZOO
 from ccfs.images.summary import accuracy, retention, table_lines, verdicts
 
@@ -48,6 +50,22 @@ DELTA = 0.001
 GRID = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975)
 FILTERED = "confidence>0.9"
 SALT = "ccfs-endpoint-cohort-1"
+# One colour per certificate in every figure. Red is kept for what is no certificate.
+COLORS = {
+    "conditional forward KL": "#e6a817",
+    "conditional reverse KL": "#66a61e",
+    "conditional Renyi": "#1b7837",
+    "joint mass": "#2166ac",
+    "unfiltered": "#444444",
+    "unfiltered, matched calls": "#888888",
+}
+RULE_COLORS = {
+    Rule.UNFILTERED: "#444444",
+    Rule.COMPLEMENT: "#67a9cf",
+    Rule.SIMULTANEOUS: "#2166ac",
+    Rule.EXPLICIT: "#053061",
+    Rule.SUBSTITUTED: "#c0182a",
+}
 PAPER_RECERTIFICATION = {
     "conditional substitution": [0.8941, 0.6668, 0.6835, 0.6007, 0.4406],
     "joint complement": [0.8868, 0.3342, 0.5163, 0.3221, 0.1416],
@@ -63,10 +81,17 @@ class Study:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.limit, self.trials, self.batch = arguments.images, arguments.trials, arguments.batch
         self.seed, self.source = arguments.seed, arguments.data
+        self.selection, self.block, self.only_summary = arguments.selection, arguments.block, arguments.summary
+        self.model = None
         if arguments.checkpoint is None:
             recipe = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))["recipe"]
-            self.model = folded(load_shipped(arguments.network))
             self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
+            if arguments.int8:
+                asked = Asked(dataset=self.dataset, network=self.network, sigma=self.sigma, int8=True)
+                self.model = None if self.only_summary else asked.model_of()
+                self.network = f"{self.network}-int8"
+            else:
+                self.model = folded(load_shipped(arguments.network))
         else:
             self.model = folded(load_checkpoint(arguments.checkpoint))
             self.network, self.sigma, self.dataset = arguments.checkpoint.name, arguments.sigma, "cifar10"
@@ -87,7 +112,11 @@ class Study:
         return tuple(str(float(value)) for value in scaled)
 
     def count(self, name: str, rule: Filter, indices: list[int], n0: int, n: int, stream: str = "") -> CountTable:
-        """Count into results/<network>/<name>/counts.parquet."""
+        """Count into results/<network>/<name>/counts.parquet, or read what is there."""
+        if self.only_summary:
+            table = read_counts(self.folder / name / "counts.parquet")
+            wanted = set(indices)
+            return CountTable(key=table.key, rows=tuple(row for row in table.rows if row.index in wanted))
         images = self.data("test")
         with Progress() as bar:
             task = bar.add_task(name, total=len(indices))
@@ -171,7 +200,7 @@ def curves(study: Study, table: CountTable) -> None:
         right = np.array([v.radius if v.selected == label else 0.0 for v, label in zip(found, labels, strict=True)])
         grid = np.linspace(0.0, 4.2 * study.sigma, 400)
         style = "--" if rule is Rule.SUBSTITUTED else "-"
-        axes.plot(grid, [(right > r).mean() for r in grid], style, label=rule.value)
+        axes.plot(grid, [(right > r).mean() for r in grid], style, color=RULE_COLORS[rule], label=rule.value)
     axes.set(xlabel="radius", ylabel="fraction correct beyond radius", ylim=(0, 1))
     axes.set_title(f"{study.network}: {len(labels)} test images, {study.trials} proposals each", fontsize=9)
     axes.legend(fontsize=7)
@@ -221,11 +250,17 @@ def band(study: Study) -> None:
     # Fitting again elsewhere may differ in the last bit, so the stored filter counts.
     rule = load_band(study.folder / "band.npz")
     (only,) = rule.bands
-    indices, n0 = list(range(study.limit)), max(study.trials // 10, 100)
-    filtered = study.count("band", rule, indices, n0, study.trials, "band-filtered")
-    plain = study.count("band-unfiltered", NoFilter(), indices, n0, study.trials, "band-unfiltered")
-    family = 32 * len(indices)
+    n0 = study.selection or max(study.trials // 10, 100)
+    # The family is that of all declared images, also when the tables hold fewer. Both streams advance block by block in
+    # stored order, so an interrupted study has whole blocks, and which images it has depends on no count.
+    family = 32 * study.limit
     each = bonferroni(DELTA, family)
+    for start in () if study.only_summary else range(0, study.limit, study.block):
+        block = list(range(start, min(start + study.block, study.limit)))
+        study.count("band", rule, block, n0, study.trials, "band-filtered")
+        study.count("band-unfiltered", NoFilter(), block, n0, study.trials, "band-unfiltered")
+    filtered, plain = complete_blocks(study)
+    indices = [row.index for row in filtered.rows]
     compared = compare(filtered, plain, study.sigma, each)
     matched, changed = matched_calls(filtered, plain, seed=20260924)
     compared["unfiltered, matched calls"] = [unfiltered(*pair, study.sigma, each) for pair in matched]
@@ -233,15 +268,14 @@ def band(study: Study) -> None:
     reported = study.thresholds("0.2", "0.3", "0.5")
     reach = study.thresholds("0.01")[0]
     uppers = joint_upper(filtered, study.sigma, each)
-    strong = sum(
-        renyi.selected == label and upper < math.inf and Fraction(renyi.radius) - Fraction(upper) >= Fraction(reach)
-        for renyi, upper, label in zip(compared["conditional Renyi"], uppers, labels, strict=True)
-    )
+    strong = separated(compared["conditional Renyi"], uppers, labels, reach)
+    separation_figure(study, compared, uppers, labels, strong)
     calls = sum(sum(row.selection.retained) + sum(row.estimation.retained) for row in filtered.rows)
     study.write(
         "band",
         {
             "images": len(indices),
+            "declared_images": study.limit,
             "selection_trials": n0,
             "estimation_trials": study.trials,
             "family": family,
@@ -255,7 +289,9 @@ def band(study: Study) -> None:
             "model_calls_filtered": calls,
             "model_calls_unfiltered": len(indices) * (n0 + study.trials),
             "labels_changed_by_matching": changed,
-            "renyi_above_joint_upper_by": {"margin": reach, "images": strong},
+            "renyi_above_joint_upper_by": {"margin": reach, "images": sum(strong)},
+            "paired": {t: paired(compared["conditional Renyi"], compared["joint mass"], labels, t) for t in reported},
+            "classes": by_class(filtered, plain, compared, strong, test.classes, reported[0]),
             "accuracy_filtered": float(accuracy(compared["conditional Renyi"], labels)),
             "accuracy_unfiltered": float(accuracy(compared["unfiltered"], labels)),
             "certified": {
@@ -272,6 +308,113 @@ def band(study: Study) -> None:
             },
         },
     )
+
+
+def complete_blocks(study: Study) -> tuple[CountTable, CountTable]:
+    """Return the counts of the whole blocks that are counted both with and without the band, from the first on."""
+    tables = [read_counts(study.folder / name / "counts.parquet") for name in ("band", "band-unfiltered")]
+    both = {row.index for row in tables[0].rows} & {row.index for row in tables[1].rows}
+    stop = next((index for index in range(study.limit) if index not in both), study.limit)
+    stop = stop if stop == study.limit else stop - stop % study.block
+    if not stop:
+        raise SystemExit("no block of images is complete yet")
+    first, second = (
+        CountTable(key=table.key, rows=tuple(row for row in table.rows if row.index < stop)) for table in tables
+    )
+    return first, second
+
+
+def separated(renyi: list[Verdict], uppers: list[float], labels: list[int], reach: str) -> list[bool]:
+    """Say for each image whether the correct label's Renyi radius exceeds an upper bound on the joint-mass radius.
+
+    Both hold in the one confidence event of the family, so this compares two formulas, not two true radii.
+    """
+    return [
+        item.selected == label and upper < math.inf and Fraction(item.radius) - Fraction(upper) >= Fraction(reach)
+        for item, upper, label in zip(renyi, uppers, labels, strict=True)
+    ]
+
+
+def paired(one: list[Verdict], other: list[Verdict], labels: list[int], threshold: str) -> dict[str, object]:
+    """Compare two certificates on the same images: which certifies what the other does not, with an exact test.
+
+    The one-sided value is the probability of at least so many first-only images among the discordant ones, if each
+    were first-only with probability 1/2. It describes this finite census and no population.
+    """
+    hits = [
+        [certified_count([item], [label], threshold, strict=False) for item, label in zip(found, labels, strict=True)]
+        for found in (one, other)
+    ]
+    only = sum(a > b for a, b in zip(*hits, strict=True))
+    reverse = sum(a < b for a, b in zip(*hits, strict=True))
+    tail = sum(math.comb(only + reverse, k) for k in range(only, only + reverse + 1))
+    value = Fraction(tail, 2 ** (only + reverse))
+    return {"only_first": only, "only_second": reverse, "one_sided": float(value)}
+
+
+def by_class(
+    filtered: CountTable,
+    plain: CountTable,
+    compared: dict[str, list[Verdict]],
+    strong: list[bool],
+    classes: tuple[str, ...],
+    threshold: str,
+) -> dict[str, dict[str, object]]:
+    """Return the columns of the paper's table by class, with Renyi in place of forward KL."""
+    found: dict[str, dict[str, object]] = {}
+    for label, name in enumerate(classes):
+        places = [place for place, row in enumerate(filtered.rows) if row.label == label]
+        if not places:
+            continue
+        truth = [label] * len(places)
+        chosen = {key: [values[place] for place in places] for key, values in compared.items()}
+        found[name] = {
+            "images": len(places),
+            "retained": float(retention([filtered.rows[place] for place in places])),
+            "accuracy_filtered": float(accuracy(chosen["conditional Renyi"], truth)),
+            "accuracy_unfiltered": float(accuracy(chosen["unfiltered"], truth)),
+            "renyi": certified_count(chosen["conditional Renyi"], truth, threshold, strict=False),
+            "joint": certified_count(chosen["joint mass"], truth, threshold, strict=False),
+            "strong": sum(strong[place] for place in places),
+        }
+    return found
+
+
+def separation_figure(
+    study: Study, compared: dict[str, list[Verdict]], uppers: list[float], labels: list[int], strong: list[bool]
+) -> None:
+    """Draw the curves of all certificates, and each image's Renyi radius against its joint-mass upper bound."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))
+    grid = np.linspace(0.0, 4.0 * study.sigma, 400)
+    for name, found in compared.items():
+        radii = np.array([v.radius if v.selected == label else 0.0 for v, label in zip(found, labels, strict=True)])
+        style = "--" if name.startswith("unfiltered") else "-"
+        left.plot(grid, [(radii > r).mean() for r in grid], style, color=COLORS[name], label=name)
+    left.set(xlabel="radius", ylabel="fraction correct beyond radius", ylim=(0, 1))
+    left.legend(fontsize=7)
+    points = [
+        (upper, item.radius, is_strong)
+        for item, upper, label, is_strong in zip(compared["conditional Renyi"], uppers, labels, strong, strict=True)
+        if item.selected == label and upper < math.inf
+    ]
+    for wanted, color, name in ((False, "#888888", "not separated"), (True, "#1b7837", "separated")):
+        places = [(x, y) for x, y, is_strong in points if is_strong == wanted]
+        if places:
+            right.scatter(*zip(*places, strict=True), s=8, color=color, label=f"{name}: {len(places)}")
+    reach = max((max(x, y) for x, y, _ in points), default=1.0)
+    right.plot([0, reach], [0, reach], "--", color="black", linewidth=0.8)
+    right.set(xlabel="joint-mass radius, upper bound", ylabel="conditional Renyi radius, lower bound")
+    if points:
+        right.legend(fontsize=7)
+    figure.suptitle(f"{study.network}: {len(labels)} test images, {study.trials} proposals each", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(study.folder / "band.svg", metadata={"Date": None})
+    pyplot.close(figure)
 
 
 def compare(filtered: CountTable, plain: CountTable, sigma: float, each: float) -> dict[str, list[Verdict]]:
@@ -404,6 +547,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000, help="estimation proposals per image")
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--seed", type=int, default=20260916)
+    parser.add_argument("--int8", action="store_true", help="count the 8-bit form of a shipped network")
+    parser.add_argument("--selection", type=int, help="band: selection proposals per image, by default a tenth")
+    parser.add_argument("--block", type=int, default=50, help="band: images counted with and without filter in turn")
+    parser.add_argument("--summary", action="store_true", help="count nothing, summarise the stored counts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--members", type=int, default=128, help="attack: cohort size")
     parser.add_argument("--restarts", type=int, default=2)

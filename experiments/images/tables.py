@@ -67,6 +67,30 @@ def band(stored: dict) -> None:
     reported = list(next(iter(stored["certified"].values())))
     rows = [[name, *(str(row[key]) for key in reported)] for name, row in stored["certified"].items()]
     table(["certificate", *(f">= {key}" for key in reported)], rows)
+    if "declared_images" in stored and stored["declared_images"] != stored["images"]:
+        print(f"Of {stored['declared_images']} declared images these are the complete blocks so far. ", end="")
+        print("The error is that of all declared images.\n")
+    if "paired" in stored:
+        for threshold, pair in stored["paired"].items():
+            print(
+                f"At {threshold}, conditional Renyi certifies {pair['only_first']} correct images that joint mass does "
+                f"not, and joint mass {pair['only_second']} that Renyi does not (exact one-sided value "
+                f"{pair['one_sided']:.3g}).",
+                end=" ",
+            )
+        print("\n")
+        classes = [
+            [
+                name,
+                str(row["images"]),
+                *(f"{row[key]:.3f}" for key in ("retained", "accuracy_filtered", "accuracy_unfiltered")),
+                *(str(row[key]) for key in ("renyi", "joint", "strong")),
+            ]
+            for name, row in stored["classes"].items()
+        ]
+        head = ["class", "images", "retained", "correct, filtered", "correct, unfiltered", "Renyi", "joint", "strong"]
+        table(head, classes)
+        print(f"Renyi and joint: correct images certified at {reported[0]}. Strong: separated as above.\n")
 
 
 def attack(stored: dict) -> None:
@@ -107,8 +131,9 @@ def main() -> None:
     """Print every network's studies."""
     print("# Image studies\n\nPrinted by `python experiments/images/tables.py` from the stored summaries.\n")
     print(
-        "The stored files were converted once to the formats `ccfs/image-counts/1` and `ccfs/image-endpoints/1`, which "
-        "changed names and heads only: a comparison of all columns, value by value, found every count unchanged.\n"
+        "Counts whose head names the noise `ccfs-image-noise-1` were drawn before the noise was counter-based. Their "
+        "heads were converted to the format of today. No count was changed. Their noise cannot be drawn again by this "
+        "release.\n"
     )
     for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
         print(f"## {folder.name}\n")

@@ -16,10 +16,11 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.results.certificate import RunCertificate, in_words
 from ccfs.results.certify import certify
 from ccfs.results.verify import refuse_no_file, verify
-from ccfs.runs.batches import Journal, plan
+from ccfs.runs.batches import plan
 from ccfs.runs.build import resolve
 from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.executors import serial_engine
+from ccfs.runs.journal import Journal
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, chain_start, chain_step, lines_of, table_of
 from ccfs.runs.run import run

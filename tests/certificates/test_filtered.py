@@ -16,18 +16,26 @@ from scipy.stats import norm
 
 from ccfs.certificates.binomial import bonferroni, clopper_pearson_lower, clopper_pearson_upper
 from ccfs.certificates.filtered import (
+    SPLITS,
+    UNDIVIDED,
     Abstention,
     JointMassCertificate,
+    Split,
+    anytime_counts,
+    anytime_radius_upper,
     certify_counts,
+    chosen_split,
     complement_counts,
     explicit_counts,
     joint_mass_radius,
     joint_mass_radius_upper,
     single_batch_counts,
+    split_counts,
     substituted_one_sided,
     substituted_radius,
     top_label,
 )
+from ccfs.certificates.rounding import fraction_upper
 
 RULES = (certify_counts, explicit_counts, complement_counts)
 
@@ -331,3 +339,102 @@ def test_counts_certificates_refuse(rule, arguments, error, message: str) -> Non
     counts, rejected, selected, sigma, delta = arguments
     with pytest.raises(error, match=message):
         rule(counts, rejected, selected=selected, sigma=sigma, delta=delta)
+
+
+HALVES = Split(selected=Fraction(1, 2), complement=Fraction(1, 2), explicit=Fraction(0))
+
+
+def test_split_of_thirds_is_algorithm_1():
+    """Oracle: `certify_counts`. Its bound from "selected or rejected" is never above one minus the selected bound."""
+    for counts, rejected in (([900, 20, 5], 75), ([50, 3, 2], 45), ([1000, 0, 0], 0), ([10, 9, 8], 3)):
+        arguments = {"selected": 0, "sigma": 0.5, "delta": 0.01}
+        plain = certify_counts(counts, rejected, **arguments)
+        found = split_counts(counts, rejected, split=SPLITS[0], **arguments)
+        assert isinstance(found, Abstention) == isinstance(plain, Abstention)
+        if isinstance(found, JointMassCertificate):
+            assert found.radius == plain.radius
+
+
+def test_split_with_all_on_the_selected_label_is_ordinary_smoothing_without_rejections():
+    found = split_counts([990, 10], 0, selected=0, sigma=0.25, delta=0.001, split=UNDIVIDED)
+    lower = clopper_pearson_lower(990, 1000, delta=0.001)
+    assert found.radius == joint_mass_radius(lower, fraction_upper(1 - Fraction(lower)), 0.25)
+    assert found.radius > certify_counts([990, 10], 0, selected=0, sigma=0.25, delta=0.001).radius
+
+
+@pytest.mark.parametrize("split", [*SPLITS, UNDIVIDED])
+def test_split_fails_with_probability_at_most_delta(split):
+    """Exact enumeration: three outcomes (selected, competitor, rejected) of 12 proposals, at masses that just tie."""
+    trials, delta = 12, 0.2
+    for p in (Fraction(1, 3), Fraction(2, 5), Fraction(1, 2)):
+        q = p if p < Fraction(1, 2) else 1 - p
+        rest = 1 - p - q
+        wrong = Fraction(0)
+        for top in range(trials + 1):
+            for other in range(trials + 1 - top):
+                rejected = trials - top - other
+                chance = math.comb(trials, top) * math.comb(trials - top, other) * p**top * q**other * rest**rejected
+                answer = split_counts([top, other], rejected, selected=0, sigma=1.0, delta=delta, split=split)
+                wrong += chance if isinstance(answer, JointMassCertificate) else 0
+        # The masses are equal, so every certificate is wrong.
+        assert wrong <= Fraction(delta)
+
+
+def test_anytime_certificate_holds_at_every_time_together():
+    """Exact: all paths of 12 proposals with equal masses. Those that are certified at any time have mass <= delta."""
+    trials, delta = 12, 0.3
+    p = q = Fraction(2, 5)
+    alive = {(0, 0): Fraction(1)}
+    wrong = Fraction(0)
+    for drawn in range(1, trials + 1):
+        following: dict[tuple[int, int], Fraction] = {}
+        for (top, other), chance in alive.items():
+            for place, step in (((top + 1, other), p), ((top, other + 1), q), ((top, other), 1 - p - q)):
+                following[place] = following.get(place, Fraction(0)) + chance * step
+        alive = {}
+        for (top, other), chance in following.items():
+            answer = anytime_counts([top, other], drawn - top - other, selected=0, sigma=1.0, delta=delta, split=HALVES)
+            if isinstance(answer, JointMassCertificate):
+                wrong += chance
+            else:
+                alive[top, other] = chance
+    assert 0 <= wrong <= Fraction(delta)
+
+
+def test_chosen_split_helps_where_retention_is_near_one():
+    selection = {"counts": [99, 1, 0], "rejected": 0}
+    chosen = chosen_split(**selection, selected=0, trials=1000, sigma=0.25, delta=0.001)
+    arguments = {"selected": 0, "sigma": 0.25, "delta": 0.001}
+    found = split_counts([990, 10, 0], 0, split=chosen, **arguments)
+    assert found.radius > 1.001 * certify_counts([990, 10, 0], 0, **arguments).radius
+
+
+def test_anytime_upper_bound_is_above_every_certificate():
+    for counts, rejected in (([900, 50], 50), ([600, 300], 100)):
+        answer = anytime_counts(counts, rejected, selected=0, sigma=0.5, delta=0.01, split=HALVES)
+        upper = anytime_radius_upper(counts, rejected, selected=0, sigma=0.5, delta=0.01)
+        assert isinstance(answer, JointMassCertificate)
+        assert upper > answer.radius
+
+
+@pytest.mark.parametrize(
+    ("shares", "error"),
+    [
+        ((Fraction(0), Fraction(1), Fraction(0)), ValueError),
+        ((Fraction(1), Fraction(1, 100), Fraction(0)), ValueError),
+        ((Fraction(1), Fraction(-1, 100), Fraction(0)), ValueError),
+        ((0.5, 0.25, 0.25), TypeError),
+        ((float("nan"), Fraction(0), Fraction(0)), TypeError),
+    ],
+)
+def test_split_refuses(shares, error):
+    with pytest.raises(error, match="`split`"):
+        Split(selected=shares[0], complement=shares[1], explicit=shares[2])
+
+
+def test_anytime_refuses_explicit_shares_and_bad_delta():
+    with pytest.raises(ValueError, match="no share for explicit"):
+        anytime_counts([9, 1], 0, selected=0, sigma=1.0, delta=0.1, split=SPLITS[0])
+    for delta in (0.0, 1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="delta"):
+            split_counts([9, 1], 0, selected=0, sigma=1.0, delta=delta, split=HALVES)

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from ccfs.cli.main import app
 from ccfs.files.digests import canonical_json
 from ccfs.files.parquet import parquet_bytes, read_parquet
-from ccfs.runs.batches import Journal, plan
+from ccfs.runs.batches import plan
+from ccfs.runs.journal import Journal
 from ccfs.runs.manifest import MANIFEST, Manifest, _digest
 from ccfs.runs.store import Store
 

@@ -7,16 +7,19 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from ccfs.certificates.binomial import bonferroni, winner_pvalue
 from ccfs.certificates.images import Rule, certified_count, verdict
-from ccfs.images import folded, load_shipped, read_counts
+from ccfs.images import CountTable, folded, load_shipped, read_counts
 from ccfs.images.attack import cohort, family_size
-from ccfs.images.bands import load_band
+from ccfs.images.audit import audit_images
+from ccfs.images.bands import Band, load_band, save_band
 from ccfs.images.counts import model_digest
 from ccfs.images.endpoints import inside_sound_radius, read_attack
-from ccfs.images.networks import ZOO
+from ccfs.images.networks import ZOO, cifar_resnet
 from ccfs.images.summary import retention, table_lines, verdicts
 
 pytestmark = pytest.mark.slow
@@ -48,12 +51,15 @@ def test_every_study_is_stored_for_at_least_one_network():
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_stored_counts_are_small_and_of_the_shipped_weights(network):
-    digest = model_digest(folded(load_shipped(network)))
-    for path in (RESULTS / network).rglob("*.parquet"):
-        assert path.stat().st_size < 3_000_000
-        table = read_counts(path)
-        assert table.key.sigma == json.loads((ZOO / network / "card.json").read_text())["recipe"]["sigma"]
-        assert table.key.model_sha256 == digest
+    shipped = network.removesuffix("-int8")
+    tables = [read_counts(path) for path in (RESULTS / network).rglob("counts.parquet")]
+    assert all(path.stat().st_size < 3_000_000 for path in (RESULTS / network).rglob("*.parquet"))
+    sigma = json.loads((ZOO / shipped / "card.json").read_text())["recipe"]["sigma"]
+    assert {table.key.sigma for table in tables} == {sigma}
+    # Making the 8-bit network takes training images, which are not in the repository. Its counts are of one network.
+    digests = {table.key.model_sha256 for table in tables}
+    assert len(digests) == 1
+    assert (digests == {model_digest(folded(load_shipped(shipped)))}) == (shipped == network)
 
 
 @pytest.mark.parametrize("network", with_study("attack"))
@@ -102,8 +108,12 @@ def test_threshold_choice_follows_from_its_counts(network):
 def test_band_comparison_follows_from_its_counts(network):
     stored = summary(network, "band")
     filtered, plain = (read_counts(RESULTS / network / name / "counts.parquet") for name in ("band", "band-unfiltered"))
+    filtered, plain = (
+        CountTable(key=table.key, rows=tuple(row for row in table.rows if row.index < stored["images"]))
+        for table in (filtered, plain)
+    )
     module = study_module()
-    each = bonferroni(stored["delta"], 32 * stored["images"])
+    each = bonferroni(stored["delta"], 32 * stored["declared_images"])
     assert stored["error_each"] == each
     assert Fraction(each) * stored["family"] <= Fraction(stored["delta"])
     found = module.compare(filtered, plain, stored["sigma"], each)
@@ -111,6 +121,17 @@ def test_band_comparison_follows_from_its_counts(network):
     for name, verdict_list in found.items():
         for threshold, count in stored["certified"][name].items():
             assert certified_count(verdict_list, labels, threshold, strict=False) == count
+    strong = module.separated(
+        found["conditional Renyi"],
+        module.joint_upper(filtered, stored["sigma"], each),
+        labels,
+        stored["renyi_above_joint_upper_by"]["margin"],
+    )
+    assert sum(strong) == stored["renyi_above_joint_upper_by"]["images"]
+    assert sum(row["strong"] for row in stored["classes"].values()) == sum(strong)
+    assert sum(row["images"] for row in stored["classes"].values()) == stored["images"] == len(labels)
+    for threshold, pair in stored["paired"].items():
+        assert module.paired(found["conditional Renyi"], found["joint mass"], labels, threshold) == pair
     assert filtered.key.proof.covariance_ratio == stored["covariance_ratio"] == 1.0
     assert load_band(RESULTS / network / "band.npz").document() == filtered.key.filter
     assert filtered.key.stream != plain.key.stream
@@ -141,3 +162,35 @@ def test_attack_finds_nothing_inside_a_certified_radius(network):
     assert inside_sound_radius(endpoints) == ()
     assert stored["changed_inside_a_sound_radius"] == 0
     assert stored["verified_inside_substituted_radius"] == sum(item.is_verified for item in endpoints)
+
+
+def test_papers_commands_run_on_files_in_the_layout_of_cifar_101_and_102(tmp_path, monkeypatch):
+    """Made-up images and a tiny ResNet stand for the files that only a user has. The commands are those of the docs."""
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8), np.array([0, 3, 3, 9])
+    np.save(tmp_path / "cifar10.1_v4_data.npy", pixels)
+    np.save(tmp_path / "cifar10.1_v4_labels.npy", labels)
+    np.savez(tmp_path / "cifar102_test.npz", images=pixels, labels=labels)
+    torch.manual_seed(0)
+    body = cifar_resnet(8).get_submodule("body")
+    state = {f"module.1.{name}": value for name, value in body.state_dict().items()}
+    torch.save({"arch": "cifar_resnet8", "state_dict": state}, tmp_path / "model.pth.tar")
+    folder = tmp_path / "results" / "model.pth.tar-on-cifar10.2"
+    folder.mkdir(parents=True)
+    # The band comes from CIFAR-10 training images, which are not here.
+    direction = rng.standard_normal(3072)
+    direction /= np.linalg.norm(direction)
+    save_band(folder / "band.npz", Band(direction=direction, offset=0.1, inner=0.0625, outer=0.25))
+    common = ["--checkpoint", str(tmp_path / "model.pth.tar"), "--data", str(tmp_path), "--images", "4"]
+    common += ["--results", str(tmp_path / "results"), "--trials", "40"]
+    for command in (
+        ["band", "--dataset", "cifar10.2", "--selection", "20", "--block", "3"],
+        ["recertify", "--dataset", "cifar10.1"],
+        ["attack", "--dataset", "cifar10.1", "--members", "2", "--steps", "1", "--proposals", "4", "--screen", "20"],
+    ):
+        monkeypatch.setattr("sys.argv", ["run.py", *command, *common, "--confirmation", "20"])
+        study_module().main()
+    stored = json.loads((folder / "band.json").read_text())
+    assert (stored["images"], stored["family"]) == (4, 128)
+    assert audit_images(folder / "band").is_clean
+    assert json.loads((tmp_path / "results" / "model.pth.tar-on-cifar10.1" / "attack.json").read_text())["plan"]

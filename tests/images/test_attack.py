@@ -13,7 +13,6 @@ from image_toys import SIGMA, Halfspace, made_up
 from ccfs.certificates.images import LabelCounts
 from ccfs.images import ConfidenceFilter
 from ccfs.images.attack import SearchPlan, cohort, confirm, distance_upper, family_size, search
-from ccfs.images.counts import pixels
 from ccfs.images.smoother import Counter
 
 pytestmark = pytest.mark.slow
@@ -24,13 +23,13 @@ PLAN = SearchPlan(restarts=3, steps=12, proposals=64, screen=400, threshold=0.9)
 
 def test_confirmation_needs_both_labels_and_a_short_distance():
     counter = Counter(Halfspace(), SIGMA, ConfidenceFilter(0.9), 3, 1000)
-    center = pixels(made_up().images[6])
+    center = made_up().center(6)
 
     def result(first, **changes):
         moved = center.copy()
         moved[0, 0, 0] = first
         fields = {"original": 0, "changed": 1, "trials": 3000, "sigma": SIGMA, "delta": 0.001, "members": 5}
-        return confirm(counter, center, moved, **{**fields, "seed": 0, "index": 0, **changes})
+        return confirm(counter, center, moved, **{**fields, "run": "test", "seed": 0, "index": 0, **changes})
 
     assert result(0.4).is_verified
     assert not result(0.55).is_changed  # same side
@@ -44,9 +43,8 @@ def test_confirmation_needs_both_labels_and_a_short_distance():
 
 def test_search_finds_the_direction_of_the_boundary():
     counter = Counter(Halfspace(), SIGMA, ConfidenceFilter(0.9), 3, 1000)
-    center = pixels(made_up().images[4])
+    center = made_up().center(4)
     found = search(
-        Halfspace(),
         counter,
         center,
         LabelCounts(retained=(90, 10, 0), rejected=0),
@@ -54,6 +52,7 @@ def test_search_finds_the_direction_of_the_boundary():
         radius=0.5,
         sigma=SIGMA,
         plan=PLAN,
+        run="test",
         seed=0,
         index=4,
     )

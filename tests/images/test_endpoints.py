@@ -10,7 +10,6 @@ from image_toys import Halfspace, counted, made_up
 
 from ccfs.images import RecordError
 from ccfs.images.attack import SearchPlan, cohort
-from ccfs.images.counts import pixels
 from ccfs.images.endpoints import (
     AttackPlan,
     Endpoint,
@@ -38,7 +37,7 @@ def test_attack_verifies_changes_inside_the_substituted_radius_and_none_inside_a
     assert len(verified) >= 3
     assert inside_sound_radius(endpoints) == ()
     for item in verified:
-        boundary = float(pixels(made_up().images[item.index])[0, 0, 0]) - 0.5
+        boundary = float(made_up().center(item.index)[0, 0, 0]) - 0.5
         assert boundary < item.distance < item.radius_lower < item.substituted_radius * 1.2
         assert item.sound_radius < boundary
         assert (item.selected, item.target) == (0, 1)

@@ -41,7 +41,7 @@ def test_counts_of_a_shipped_network_do_not_depend_on_the_batch_size(batch):
     """A kernel that rounds differently for another batch would show here."""
     model = folded(load_shipped("mnist-small-sigma1"))
     center = np.random.default_rng(0).random((28, 28, 1), dtype=np.float32)
-    noise = NoiseStream(seed=0, index=0, purpose="estimation", dimension=784)
+    noise = NoiseStream(run="test", seed=0, index=0, purpose="estimation", dimension=784)
     rule = ConfidenceFilter(0.0, 0.5, 0.9)
     expected = Counter(model, 1.0, rule, 10, 100).count(center, noise, 600)
     assert len({item.rejected for item in expected}) == 3

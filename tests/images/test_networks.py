@@ -71,7 +71,7 @@ def test_checkpoint_of_unknown_form_is_refused(tmp_path):
     torch.save({"weights": {}}, tmp_path / "other.pth")
     with pytest.raises(ValueError, match="state_dict"):
         load_checkpoint(tmp_path / "other.pth")
-    torch.save({"arch": "vgg", "state_dict": {}}, tmp_path / "vgg.pth")
+    torch.save({"arch": "vgg", "state_dict": {"a": torch.zeros(1)}}, tmp_path / "vgg.pth")
     with pytest.raises(ValueError, match="cifar_resnet"):
         load_checkpoint(tmp_path / "vgg.pth")
     with pytest.raises(ValueError, match="does not exist"):

@@ -51,7 +51,7 @@ def image(first: float) -> np.ndarray:
 
 def counts(rule, batch, trials=999, model=None):
     center = as_center(image(0.3))
-    noise = NoiseStream(seed=1, index=0, purpose="estimation", dimension=center.size)
+    noise = NoiseStream(run="test", seed=1, index=0, purpose="estimation", dimension=center.size)
     return Counter(model or Halfspace(), SIGMA, rule, 3, batch).count(center, noise, trials)
 
 
@@ -77,16 +77,17 @@ def test_counts_do_not_depend_on_the_batch_size(rule):
 def test_counts_equal_a_plain_recount():
     """Oracle: numpy on the same noise, one proposal after another."""
     center = as_center(image(0.3))
-    noise = NoiseStream(seed=1, index=0, purpose="estimation", dimension=32)
+    noise = NoiseStream(run="test", seed=1, index=0, purpose="estimation", dimension=32)
     tally, rejected = [0, 0, 0], 0
-    for position in range(4):
-        for row in noise.chunk(position):
-            first = np.float32(center.ravel()[0] + np.float32(SIGMA) * row[0])
-            score = 4.0 * float(first)
-            if 1.0 / (1.0 + math.exp(-2.0 * abs(score))) > 0.9:
-                tally[0 if score >= 0 else 1] += 1
-            else:
-                rejected += 1
+    rows = torch.empty((128, 32))
+    noise.reader().fill(rows)
+    for row in rows.numpy():
+        first = np.float32(center.ravel()[0] + np.float32(SIGMA) * row[0])
+        score = 4.0 * float(first)
+        if 1.0 / (1.0 + math.exp(-2.0 * abs(score))) > 0.9:
+            tally[0 if score >= 0 else 1] += 1
+        else:
+            rejected += 1
     (found,) = counts(ConfidenceFilter(0.9), 50, trials=128)
     assert (list(found.retained), found.rejected) == (tally, rejected)
 
@@ -94,7 +95,7 @@ def test_counts_equal_a_plain_recount():
 def test_filter_before_the_model_saves_its_calls():
     center = as_center(image(0.3))
     counter = Counter(Halfspace(), SIGMA, RULES[2], 3, 64)
-    (found,) = counter.count(center, NoiseStream(seed=1, index=0, purpose="e", dimension=32), 1000)
+    (found,) = counter.count(center, NoiseStream(run="test", seed=1, index=0, purpose="e", dimension=32), 1000)
     assert counter.model_calls == sum(found.retained) < 1000
 
 
@@ -132,7 +133,7 @@ def test_certified_radius_stays_below_the_known_boundary_where_substitution_cros
     center = as_center(image(first))
     drawn = [
         Counter(model, SIGMA, rule, 3, 1000).count(
-            center, NoiseStream(seed=0, index=0, purpose=purpose, dimension=32), total
+            center, NoiseStream(run="smoother", seed=0, index=0, purpose=purpose, dimension=32), total
         )[0]
         for purpose, total in (("selection", 200), ("estimation", trials))
     ]
@@ -195,7 +196,7 @@ def test_a_filter_of_the_users_that_answers_with_another_shape_is_refused(shape)
 def test_wrong_number_of_logits_is_refused():
     counter = Counter(Halfspace(), SIGMA, NoFilter(), 4, 10)
     with pytest.raises(ValueError, match="logits"):
-        counter.count(as_center(image(0.1)), NoiseStream(seed=0, index=0, purpose="e", dimension=32), 10)
+        counter.count(as_center(image(0.1)), NoiseStream(run="test", seed=0, index=0, purpose="e", dimension=32), 10)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_waiting_for_workers_notices_a_ctrl_c_that_another_thread_received():
         threading.Thread(target=interrupt).start()
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            next(Pool(engine, "", "").completed([batch]))
+            next(Pool(engine, lambda piece: ()).completed([batch]))
         assert time.monotonic() - begun < 5.0  # not only when the call ended
     finally:
         late.cancel()

@@ -1,0 +1,152 @@
+"""Audit an image run: hash every file again, derive every radius again, count images again, and name each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ccfs.audit.run import AuditReport, kind_faults, lock_faults
+from ccfs.certificates.images import DIAGNOSTICS, Rule
+from ccfs.files.documents import DocumentError
+from ccfs.images.certificate import FOLDER, ImageCertificate, derived
+from ccfs.images.counts import CountTable, RecordError, read_counts
+from ccfs.images.endpoints import read_attack
+from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
+from ccfs.images.run import provenance_of, recounted
+from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.provenance import PROVENANCE, Provenance, differences
+from ccfs.runs.store import RunError, Store
+
+__all__ = ["audit_images"]
+
+_SINGLE = (HEAD, PROVENANCE, COUNTS, MANIFEST, "report.html")
+_FOLDERS = (f"{FOLDER}/", "attack/", "exports/")
+
+
+def audit_images(
+    folder: Path, *, replay: int | None = 1, trust: bool = False, expected: str | None = None
+) -> AuditReport:
+    """Audit a finished image run.
+
+    Hashes come first. If a file was changed, removed or added, the audit ends there. Then every certificate is derived
+    again from the counts. At last images are counted again with the network that the run names.
+
+    Args:
+        folder: the run.
+        replay: how many images to count again, spread evenly. None counts all.
+        trust: whether to run code that the run names, such as the factory of its network.
+        expected: the hash of the key that the run must have. None accepts any.
+    """
+    store = image_store(folder)
+    files = sum(1 for _ in store.files())
+    faults = list(kind_faults(store)) or [*lock_faults(store), *manifest_faults(store)]
+    if faults:
+        return AuditReport(faults=tuple(faults), files=files)
+    try:
+        run = ImageRun.from_bytes(store.read(HEAD), where=HEAD)
+        table = read_counts(store.path(COUNTS))
+    except (RunError, DocumentError, RecordError) as error:
+        return AuditReport(faults=(str(error),), files=files)
+    faults += _content_faults(store, run, table)
+    if expected is not None and run.hash != expected:
+        faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
+    notes = list(_notes(store, run)) if not faults else []
+    replayed = 0
+    if not faults and replay != 0:
+        again, replayed, said = _replay(run, table, replay, trust=trust)
+        faults += again
+        notes += said
+    return AuditReport(
+        faults=tuple(faults),
+        notes=tuple(notes),
+        protocol=run.hash,
+        files=files,
+        trajectories=len(run.indices),
+        replayed=replayed,
+    )
+
+
+def _content_faults(store: Store, run: ImageRun, table: CountTable) -> list[str]:
+    faults = []
+    if table.key != run.key:
+        faults.append(f"{COUNTS}: holds counts of another run than {HEAD}.")
+    elif [(row.index, row.variant) for row in table.rows] != [
+        (index, variant) for index in run.indices for variant in run.key.variants
+    ]:
+        faults.append(f"{COUNTS}: must hold every image of {HEAD} with every variant, in order.")
+    try:
+        recorded = Provenance.from_bytes(store.read(PROVENANCE), where=PROVENANCE)
+        if recorded.protocol != run.hash or recorded.controllers != {"network": run.key.model_sha256}:
+            faults.append(f"{PROVENANCE}: belongs to another run.")
+    except (RunError, DocumentError) as error:
+        faults.append(str(error))
+    for name in store.files():
+        if name not in _SINGLE and not name.startswith(_FOLDERS):
+            faults.append(f"{name}: is not part of an image run.")
+        elif name.startswith(f"{FOLDER}/") and not faults:
+            faults += _certificate_faults(store, name, table)
+    if store.exists("attack/endpoints.jsonl") and not faults:
+        try:
+            head, _ = read_attack(store.path("attack/endpoints.jsonl"))
+            if head.counts != run.key:
+                faults.append("attack/endpoints.jsonl: belongs to another run.")
+        except (RecordError, ValueError, TypeError) as error:
+            faults.append(f"attack/endpoints.jsonl: {error}")
+    return faults
+
+
+def _certificate_faults(store: Store, name: str, table: CountTable) -> Iterator[str]:
+    rules = {rule.value: rule for rule in Rule if rule not in DIAGNOSTICS}
+    try:
+        found = ImageCertificate.from_bytes(store.read(name), where=name)
+        again = derived(table, found.variant, rules[found.rule], delta=found.delta)
+        if again.to_bytes() != store.read(name):
+            yield f"{name}: is not what the counts give."
+    except (RunError, DocumentError, ValueError, KeyError) as error:
+        yield f"{name}: cannot be derived again: {error}"
+
+
+def _notes(store: Store, run: ImageRun) -> Iterator[str]:
+    recorded = Provenance.from_bytes(store.read(PROVENANCE), where=PROVENANCE)
+    try:
+        here = provenance_of(run)
+    except OSError as error:
+        yield f"a file that the run names is not here: {error}"
+        return
+    for table in ("code", "packages"):
+        for name, before, now in differences(getattr(recorded, table), getattr(here, table)):
+            yield f"{table} {name}: {before} when the run was made, {now} here."
+    if not any(name.startswith(f"{FOLDER}/") for name in store.files()):
+        yield "the run has not been certified."
+    if store.exists("report.html"):
+        yield "report.html: only its hash was checked. `ccfs image report` writes the page again from the run."
+
+
+def _replay(run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> tuple[list[str], int, list[str]]:
+    """Return the faults of counting images again, how many were, and notes."""
+    if replay is not None and not replay >= 0:
+        raise ValueError(f"`replay` must be at least 0, got {replay}.")
+    asked = run.asked
+    if asked is None:
+        return [], 0, ["the run was made by a Python program, so nothing was counted again."]
+    if asked.runs_code and not trust:
+        return (
+            [],
+            0,
+            [f"the network is {asked.model}, code that the run names. Nothing was counted again without --trust."],
+        )
+    number = len(run.indices) if replay is None else min(replay, len(run.indices))
+    chosen = [run.indices[place * len(run.indices) // number] for place in range(number)]
+    try:
+        again = recounted(run, chosen)
+    except Exception as error:  # code that the run names may raise anything
+        return [], 0, [f"what the run names cannot be loaded here: {error}"]
+    if isinstance(again, str):
+        return [again], 0, []
+    faults = [
+        f"{COUNTS}: image {index}: other counts than those that its noise gives here."
+        for index in chosen
+        if tuple(row for row in table.rows if row.index == index) != again[index]
+    ]
+    left = len(run.indices) - number
+    return faults, number, [f"{left} images were not counted again. Use --replay all."] if left else []

@@ -1,0 +1,203 @@
+"""A researcher's own network in one command, then audit, verify, attack, report, export, merge, and several workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ccfs.cli.main import app
+
+pytestmark = pytest.mark.slow
+torch.set_num_threads(1)
+runner = CliRunner()
+
+NETWORK = """
+import torch
+from torch import nn
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, 2, 3), nn.Linear(2 * 6 * 6, 3)
+
+    def forward(self, images):
+        return self.linear(torch.relu(self.conv(images)).view(images.size(0), -1))
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with somebody's module, checkpoint and images."""
+    (tmp_path / "their_lenet.py").write_text(NETWORK)
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "mine.npz", images=rng.integers(0, 256, (7, 8, 8), dtype=np.uint8), labels=rng.integers(0, 3, 7)
+    )
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, object] = {}
+    exec(compile(NETWORK, "net", "exec"), space)
+    torch.manual_seed(0)
+    net = space["LeNet"]()
+    torch.save({"epoch": 3, "state_dict": {f"module.{k}": v * 6 for k, v in net.state_dict().items()}}, "lenet.pth")
+    yield tmp_path
+    sys.modules.pop("their_lenet", None)
+
+
+def ccfs(*arguments):
+    return runner.invoke(app, [str(part) for part in arguments])
+
+
+def certify(run, *extra):
+    network = ("--model", "their_lenet:LeNet", "--checkpoint", "lenet.pth", "--threshold", "0.5")
+    sizes = ("--sigma", "0.3", "--images", "7", "--n0", "30", "--n", "200")
+    return ccfs("image", "certify", "--dataset", "mine.npz", *network, *sizes, "-o", run, *extra)
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_own_network_goes_through_every_command(home):
+    run = home / "run"
+    first = certify(run)
+    assert first.exit_code == 0, first.output
+    for command in (
+        ("audit", run, "--trust", "--replay", "2"),
+        ("image", "audit", run, "--trust"),
+        ("verify", run / "certificates" / "split.json", "--run", run),
+        ("image", "report", run),
+        (
+            "image",
+            "attack",
+            run,
+            "--trust",
+            "--members",
+            "2",
+            "--steps",
+            "2",
+            "--screen",
+            "50",
+            "--confirmation",
+            "100",
+        ),
+        ("image", "export", run, "--format", "csv", "-o", home / "a.csv"),
+        ("image", "export", run, "--format", "latex", "-o", home / "a.tex"),
+        ("image", "export", run, "--format", "cohen", "--rule", "unfiltered", "-o", home / "a.tsv"),
+        ("image", "audit", home / "a.tsv", "--sigma", "0.3", "--n", "200"),
+        ("audit", run),
+    ):
+        done = ccfs(*command)
+        assert done.exit_code == 0, (command, done.output)
+    assert "2 replayed" in ccfs("audit", run, "--trust", "--replay", "2").output
+
+
+def test_code_of_a_run_is_not_run_without_trust(home):
+    run = home / "run"
+    certify(run)
+    sys.modules.pop("their_lenet", None)
+    (home / "their_lenet.py").write_text("raise SystemExit('it ran')")
+    audit = ccfs("audit", run)
+    assert audit.exit_code == 0, audit.output
+    assert "--trust" in audit.output
+    attack = ccfs("image", "attack", run)
+    assert attack.exit_code == 2
+    assert "add --trust" in attack.output
+
+
+def test_workers_and_machines_give_the_bytes_of_one(home):
+    assert certify(home / "one").exit_code == 0
+    two = certify(home / "two", "--workers", "2")
+    assert two.exit_code == 0, two.output
+    assert content(home / "one") == content(home / "two")
+    for name, chosen in (("a", "0:3"), ("b", "3:7")):
+        assert certify(home / name, "--images", chosen).exit_code in (0, 1)  # 1: none of these is certified
+    merged = ccfs("image", "merge", home / "a", home / "b", "-o", home / "merged")
+    assert merged.exit_code == 0, merged.output
+    assert (home / "merged" / "counts.parquet").read_bytes() == (home / "one" / "counts.parquet").read_bytes()
+    assert certify(home / "merged").exit_code == 0
+    assert content(home / "merged") == content(home / "one")
+
+
+def test_two_processes_on_one_folder_lose_nothing(home):
+    """One wins the lock. The other refuses with exit code 2, or comes later and finds everything counted."""
+    command = [
+        sys.executable,
+        "-m",
+        "ccfs",
+        "image",
+        "certify",
+        "--dataset",
+        "mine.npz",
+        "--model",
+        "their_lenet:LeNet",
+    ]
+    command += ["--checkpoint", "lenet.pth", "--sigma", "0.3", "--images", "7", "--n", "4000", "-o", "both"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
+    ]
+    ends = [(process.communicate()[1], process.returncode) for process in both]
+    assert sorted(code for _, code in ends) in ([0, 0], [0, 2])
+    assert all(b"another process is writing" in text for text, code in ends if code == 2)
+    from ccfs.images.folder import read_table
+
+    run, table = read_table(Path("both"))
+    assert {row.index for row in table.rows} == set(run.indices) == set(range(7))
+    assert ccfs("audit", "both").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (("--images", "7:9"), "at least one of 7 images"),
+        (("--images", "first"), "a number or a range"),
+        (("--classes", "2"), "must be at least 3"),
+        (("--dataset", "nowhere"), "an .npz file or a folder"),
+        (("--checkpoint", "none.pth"), "does not exist"),
+        (("--model", "their_lenet:Missing"), "can be imported"),
+        (("--model", "lenet.pth"), "no checkpoint goes with it"),
+        (("--precision", "int4"), "float64"),
+    ],
+)
+def test_wrong_inputs_get_advice_and_exit_code_2(home, extra, said):
+    answer = certify(home / "run", *extra)
+    assert answer.exit_code == 2, answer.output
+    assert said in answer.output.replace("\n", " ")
+    assert not (home / "run").exists()
+
+
+def test_more_classes_than_labels_and_half_precision_are_runs_of_their_own(home):
+    torch.save({"state_dict": torch.nn.Linear(64, 5).state_dict()}, "five.pth")
+    (home / "five.py").write_text(
+        "from torch import nn\n\n\nclass Five(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(64, 5)\n\n"
+        "    def forward(self, images):\n        return super().forward(images.flatten(1))\n"
+    )
+    keys = set()
+    for precision in ("float32", "bfloat16"):
+        done = certify(
+            home / precision,
+            "--model",
+            "five:Five",
+            "--checkpoint",
+            "five.pth",
+            "--classes",
+            "5",
+            "--precision",
+            precision,
+        )
+        assert done.exit_code in (0, 1), done.output
+        from ccfs.images.folder import read_run
+
+        keys.add(read_run(home / precision).key.model_sha256)
+        assert ccfs("audit", home / precision, "--trust").exit_code == 0
+    assert len(keys) == 2
+    sys.modules.pop("five", None)
