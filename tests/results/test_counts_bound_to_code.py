@@ -482,7 +482,8 @@ def test_event_that_extends_the_search_path_is_counted_as_long_as_nothing_change
 
 
 @pytest.mark.parametrize(
-    ("name", "command"), [("beside", ("certify", "run", "--trust")), ("early", ("run", "p.toml", "-o", "run", "--workers", "1"))]
+    ("name", "command"),
+    [("beside", ("certify", "run", "--trust")), ("early", ("run", "p.toml", "-o", "run", "--workers", "1"))],
 )
 def test_helper_that_only_the_loaded_event_shows_is_bound_to_it(hidden, name, command):
     path = hidden / "library" / f"{name}.py"
