@@ -732,3 +732,12 @@ def test_stages_go_through_the_protocol_of_objects():
     sensors = ccfs.Schedule(sensor=[ccfs.ProposalSchedule(count=1, sigma=0.1)] * 5)
     with pytest.raises(ValueError, match="one sensor block for all steps"):
         ccfs.certify_policy(make(horizon=5), steer, event=passes, trials=7, **{**CLAIM, "schedule": sensors})
+
+
+def test_in_words_gives_each_stage_its_own_size():
+    sensor = ccfs.ProposalSchedule(count=1, sigma=0.05)
+    words, made = words_of(ccfs.Schedule(action=SCHEDULE, sensor=sensor))
+    shown = {name: int(size * 1e4) / 1e4 for name, size in made.budgets.items()}
+    assert shown["sensor"] < shown["action"]
+    assert f"error of the readings up to a total Euclidean size of {shown['sensor']:.4f}, or shift" in words
+    assert f"shift of the proposal centers up to {shown['action']:.4f}, or a mixture" in words
