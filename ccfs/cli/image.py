@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import engine_for, exit_unless, interruptible, progress_bar
+from ccfs.cli.shared import NOT_CHECKED, engine_for, exit_unless, interruptible, progress_bar
 from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
@@ -333,7 +333,8 @@ def audit(
 ) -> None:
     """Say what the radii that another program printed are worth, or audit a run of ours.
 
-    Exit code 1: a radius is larger than what follows, or the run has a fault.
+    Exit code 1: a radius is larger than what follows, or the run has a fault. Exit code 3: there is no fault, but
+    something was not checked.
     """
     from ccfs.certificates.rounding import lower_text
     from ccfs.images.others import assess, read_log
@@ -342,10 +343,17 @@ def audit(
         from ccfs.images.audit import audit_images
 
         report = audit_images(log, replay=replay, trust=trust)
-        for text in (*(f"note: {note}" for note in report.notes), *(f"FAULT {fault}" for fault in report.faults)):
-            echo(text)
-        echo(f"{log}: {'clean' if report.is_clean else 'not clean'}. {report.replayed} images counted again.")
+        echo(
+            *(f"note: {note}" for note in report.notes),
+            *(f"FAULT {fault}" for fault in report.faults),
+            *(f"NOT CHECKED: {what}" for what in report.unchecked),
+            *(f"would run {part}. Read that code, then use --trust." for part in report.would_run),
+        )
         exit_unless(report.is_clean)
+        verdict = "no fault in what was checked" if report.unchecked else "clean"
+        echo(f"{log}: {verdict}. {report.replayed} of {report.trajectories} images counted again.")
+        if report.unchecked:
+            raise typer.Exit(NOT_CHECKED)
         return
     if sigma is None:
         raise ValueError("`--sigma` must be given: a log does not say its noise scale.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ccfs.audit.run import AuditReport, kind_faults, lock_faults
@@ -51,19 +52,31 @@ def audit_images(
     if expected is not None and run.hash != expected:
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
     notes = list(_notes(store, run)) if not faults else []
-    replayed = 0
+    replayed, unchecked, would_run = 0, (), ()
     if not faults and replay != 0:
-        again, replayed, said = _replay(run, table, replay, trust=trust)
-        faults += again
-        notes += said
+        again = _replay(run, table, replay, trust=trust)
+        faults += again.faults
+        replayed, unchecked, would_run = again.replayed, again.unchecked, again.would_run
     return AuditReport(
         faults=tuple(faults),
+        unchecked=unchecked,
+        would_run=would_run,
         notes=tuple(notes),
         protocol=run.hash,
         files=files,
         trajectories=len(run.indices),
-        replayed=replayed,
+        replayed=0 if faults else replayed,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Again:
+    """What counting images again gave."""
+
+    faults: tuple[str, ...] = ()
+    replayed: int = 0
+    unchecked: tuple[str, ...] = ()
+    would_run: tuple[str, ...] = ()
 
 
 def _content_faults(store: Store, run: ImageRun, table: CountTable) -> list[str]:
@@ -122,31 +135,27 @@ def _notes(store: Store, run: ImageRun) -> Iterator[str]:
         yield "report.html: only its hash was checked. `ccfs image report` writes the page again from the run."
 
 
-def _replay(run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> tuple[list[str], int, list[str]]:
-    """Return the faults of counting images again, how many were, and notes."""
+def _replay(run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> _Again:
+    """Count images again, as many as asked for, and compare."""
     if replay is not None and not replay >= 0:
         raise ValueError(f"`replay` must be at least 0, got {replay}.")
-    asked = run.asked
+    what, asked = "whether images have these counts", run.asked
     if asked is None:
-        return [], 0, ["the run was made by a Python program, so nothing was counted again."]
+        return _Again(unchecked=(f"{what}: a Python program made the run, so its network cannot be loaded here.",))
     if asked.runs_code and not trust:
-        return (
-            [],
-            0,
-            [f"the network is {asked.model}, code that the run names. Nothing was counted again without --trust."],
-        )
+        part = f"the network: {asked.model}"
+        return _Again(unchecked=(f"{what}: the network is code that the run names.",), would_run=(part,))
     number = len(run.indices) if replay is None else min(replay, len(run.indices))
     chosen = [run.indices[place * len(run.indices) // number] for place in range(number)]
     try:
         again = recounted(run, chosen)
     except Exception as error:  # code that the run names may raise anything
-        return [], 0, [f"what the run names cannot be loaded here: {error}"]
+        return _Again(unchecked=(f"{what}: what the run names cannot be loaded here: {error}",))
     if isinstance(again, str):
-        return [again], 0, []
-    faults = [
+        return _Again(faults=(again,))
+    faults = tuple(
         f"{COUNTS}: image {index}: other counts than those that its noise gives here."
         for index in chosen
         if tuple(row for row in table.rows if row.index == index) != again[index]
-    ]
-    left = len(run.indices) - number
-    return faults, number, [f"{left} images were not counted again. Use --replay all."] if left else []
+    )
+    return _Again(faults=faults, replayed=number)

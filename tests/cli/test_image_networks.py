@@ -92,7 +92,7 @@ def test_own_network_goes_through_every_command(home):
         ("image", "export", run, "--format", "latex", "-o", home / "a.tex"),
         ("image", "export", run, "--format", "cohen", "--rule", "unfiltered", "-o", home / "a.tsv"),
         ("image", "audit", home / "a.tsv", "--sigma", "0.3", "--n", "200"),
-        ("audit", run),
+        ("audit", run, "--replay", "0"),
     ):
         done = ccfs(*command)
         assert done.exit_code == 0, (command, done.output)
@@ -105,7 +105,7 @@ def test_code_of_a_run_is_not_run_without_trust(home):
     sys.modules.pop("their_lenet", None)
     (home / "their_lenet.py").write_text("raise SystemExit('it ran')")
     audit = ccfs("audit", run)
-    assert audit.exit_code == 0, audit.output
+    assert audit.exit_code == 3, audit.output
     assert "--trust" in audit.output
     attack = ccfs("image", "attack", run)
     assert attack.exit_code == 2
@@ -151,7 +151,7 @@ def test_two_processes_on_one_folder_lose_nothing(home):
 
     run, table = read_table(Path("both"))
     assert {row.index for row in table.rows} == set(run.indices) == set(range(7))
-    assert ccfs("audit", "both").exit_code == 0
+    assert ccfs("audit", "both", "--replay", "0").exit_code == 0
 
 
 @pytest.mark.parametrize(

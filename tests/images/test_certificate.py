@@ -117,7 +117,7 @@ def test_audit_of_a_run_with_report_and_attack_is_clean(certified):
     attack_cohort(Halfspace(), made_up(), table, [3, 4], plan, batch_size=100, folder=certified / "attack")
     report = audit_images(certified)
     assert report.faults == ()
-    assert any("made by a Python program" in note for note in report.notes)
+    assert any("a Python program made the run" in what for what in report.unchecked)
     other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 3)).eval()
     with pytest.raises(RecordError, match="`model` is not the network of the counts"):
         attack_cohort(other, made_up(), table, [3], plan, batch_size=100, folder=certified / "attack")
@@ -162,7 +162,7 @@ def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     monkeypatch.setattr(Asked, "files", lambda self: {})
     refused = audit_images(tmp_path)
     assert refused.replayed == 0
-    assert any("--trust" in note for note in refused.notes)
+    assert refused.would_run == ("the network: m:f",)
     report = audit_images(tmp_path, trust=True, replay=3)
     assert (report.faults, report.replayed) == ((), 3)
     from ccfs.images import run as run_module
