@@ -116,7 +116,7 @@ class ClaimRecord(Table):
 
     event: str = Field(description="Name of the event.")
     successes: int = Field(ge=0, description="Nominal trials in the event.")
-    trials: int = Field(ge=1, description="Nominal trials.")
+    trials: int = Field(ge=1, le=1_000_000_000, description="Nominal trials.")
     delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
     family: int = Field(ge=1, description="Number of claims that share `delta`.")
     target: float = Field(gt=0.0, lt=1.0, description="The probability that the event keeps under shift.")
@@ -167,7 +167,7 @@ class RunCertificate(Document):
     horizon: int = Field(ge=1, description="Steps of a trial.")
     seed: int = Field(ge=0, description="Root of all random streams.")
     environment: EnvironmentSpec = Field(description="The environment as the protocol names it.")
-    controller: ControllerDigest | Literal[""] = Field(description="Digest of the controller.")
+    controller: ControllerDigest = Field(description="Digest of the controller.")
     is_center_clipped: bool = Field(description="Whether the center was clipped to the action box.")
     unverified_fallbacks: tuple[Name, ...] = Field(
         description="Fallbacks that ran without the consent of the verifier."

@@ -80,7 +80,7 @@ _TOO_LARGE = "too large"
 
 # Before the names of what is no file of code, in the record of an event.
 _PACKAGE, _FILE = "package ", "file "
-ControllerDigest = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+/=@-]{1,200}$")]
+ControllerDigest = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:+/=@-]{0,200}$")]
 """What a controller says that it is. A shipped one gives a SHA-256, one of the user's own may give another word."""
 _Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9._+!-]{1,100}$")]
 _Place = Annotated[str, Field(pattern=f"^{NAME}$", max_length=120)]
