@@ -8,9 +8,9 @@ MODERN := .venv-modern
 CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
 # The parts that touch Gymnasium and Stable-Baselines3, run again on their newest releases.
-MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_program.py runtime/test_selector.py runs/test_events.py runs/test_record.py \
+MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py runs/test_events.py runs/test_record.py \
 	runs/test_trace.py runs/test_trial.py \
-	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py)
+	test_policy.py attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py)
 
 # The parts that need no extra.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \

@@ -58,6 +58,7 @@ def passes(trace):
     return bool(trace.goal.any())
 
 
+@pytest.mark.slow
 def test_certify_policy_counts_what_happens():
     """Oracle: the corridor's exact probability, 0.867; 300 trials miss it by 0.1 with probability under 1e-5."""
     made = ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=300, **CLAIM)
@@ -422,6 +423,7 @@ def test_certify_policy_refuses_trials_that_do_not_repeat(env, policy, more, wor
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_coin_tossed_at_construction_gives_no_certificate():
     """Each of 12 calls meets 8 new environments. All agree with the first with probability 1/256.
 
@@ -541,6 +543,7 @@ class Even:
         return np.ones(len(actions), dtype=bool)
 
 
+@pytest.mark.slow
 def test_noise_is_fresh_whenever_anything_that_is_known_changes():
     def keys(**changed):
         settings = {"event": good, **BASE, **changed}

@@ -74,7 +74,7 @@ def kinds(env):
         gymnasium.make("Pendulum-v1"),
         gymnasium.make("Pendulum-v1", g=3.0),
         gymnasium.wrappers.FlattenObservation(gymnasium.make("MountainCarContinuous-v0", max_episode_steps=7)),
-        Scale(gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -0.5, 0.5), 2.0),
+        Scale(gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), *np.float32([-0.5, 0.5])), 2.0),
     ],
     ids=lambda env: "-".join(kind.__name__ for kind in kinds(env)),
 )
