@@ -334,13 +334,16 @@ class StepLines(Lines[StepRow]):
 
     def __init__(self, widths: Widths) -> None:
         super().__init__(StepRow, widths)
+        # Looked up once, because `link` runs at every step.
+        self._hashed_fields, self._other_fields = self.layout.hashed_fields, self.layout.other_fields
+        self._said_of = self.layout.said
 
     def link(self, line: StepRow, previous: bytes) -> bytes:
         """Add a step, and return its chain value, which follows from the step and from the value before it."""
-        fields = self.layout.hashed_fields(line)
-        said, numbers = self._said(line)
+        fields = self._hashed_fields(line)
+        said, numbers = self._known.get(self._said_of(line)) or self._said(line)
         chain = hashlib.sha256(previous + fields + said).digest()
-        self._rows += fields + chain + numbers + self.layout.other_fields(line)
+        self._rows += fields + chain + numbers + self._other_fields(line)
         return chain
 
 
