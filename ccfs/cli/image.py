@@ -13,6 +13,7 @@ from ccfs.files.terminal import echo
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ccfs.images.folder import Asked
     from ccfs.images.summary import Line
 
 __all__ = ["app"]
@@ -223,8 +224,7 @@ def attack(
     asked = run.asked
     if asked is None:
         raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
-    if asked.runs_code and not trust:
-        raise ValueError(f"the run names code of its own: {asked.model}. Read it, then add --trust to run it.")
+    _refuse_untrusted(run_folder, asked, trust=trust)
     if asked.filter != "confidence" or not asked.threshold:
         raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
     if asked.int8:
@@ -275,10 +275,13 @@ def report(
     run_folder: _Run,
     delta: _Delta = 0.001,
     rows: Annotated[int, typer.Option(help="Number of images in the table of images.")] = 200,
+    trust: _Trust = False,
 ) -> None:
     """Write RUN/report.html: curves, certificates, every image with its radii, verified label changes."""
+    from ccfs.images.folder import read_run
     from ccfs.report.images import write_report
 
+    _refuse_untrusted(run_folder, read_run(run_folder).asked, trust=trust)
     echo(f"Report: {write_report(run_folder, delta=delta, rows=rows)}")
 
 
@@ -366,6 +369,13 @@ def audit(
     lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
     echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
     exit_unless(not over)
+
+
+def _refuse_untrusted(folder: Path, asked: Asked | None, *, trust: bool) -> None:
+    if asked is not None and asked.foreign and not trust:
+        raise ValueError(
+            f"{folder}: names what is not in the package: {'; '.join(asked.foreign)}. Look at it, then use --trust."
+        )
 
 
 def _use_threads(threads: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "entries",
     "limits",
     "opened",
+    "read_array",
     "read_arrays",
     "read_bytes",
     "read_json",
@@ -178,7 +179,8 @@ def read_arrays(source: Path | bytes, where: object) -> dict[str, NDArray[np.gen
             if len({member.filename for member in members}) != len(members):
                 raise RefusedFileError(f"{where}: must name each of its arrays once.")
             for member in members:
-                _refuse_large_header(archive, member, where)
+                with archive.open(member) as stream:
+                    _refuse_large_header(stream, member.file_size, f"{where}: {member.filename!r}")
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except RefusedFileError:
@@ -186,6 +188,20 @@ def read_arrays(source: Path | bytes, where: object) -> dict[str, NDArray[np.gen
     # A forged archive makes zipfile and numpy raise many kinds of errors.
     except Exception as error:
         raise RefusedFileError(f"{where}: must be a whole .npz file of plain arrays: {error}.") from None
+
+
+def read_array(content: bytes, where: object) -> NDArray[np.generic]:
+    """Return the array of an .npy file, whose header is checked first. Nothing is unpickled."""
+    import numpy as np
+
+    stream = io.BytesIO(content)
+    _refuse_large_header(stream, len(content), where)
+    stream.seek(0)
+    try:
+        array: NDArray[np.generic] = np.load(stream, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise RefusedFileError(f"{where}: must be a whole .npy file: {error}.") from None
+    return array
 
 
 def entries(root: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -234,17 +250,16 @@ def _refuse_constant(text: str) -> object:
     raise ValueError(f"it holds {text}, which is no number of JSON")
 
 
-def _refuse_large_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, where: object) -> None:
-    """Refuse an array whose header promises more than its member holds. Numpy would allocate what it promises."""
+def _refuse_large_header(stream: IO[bytes], most: int, where: object) -> None:
+    """Refuse an array whose header promises more than `most` bytes. Numpy would allocate what it promises."""
     import numpy as np
 
-    with archive.open(member) as stream:
-        try:
-            version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, _, kind = read(stream)  # type: ignore[no-untyped-call]
-        except (KeyError, ValueError) as error:
-            raise RefusedFileError(f"{where}: {member.filename!r} must be a plain array: {error}.") from None
+    try:
+        version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, _, kind = read(stream)  # type: ignore[no-untyped-call]
+    except (KeyError, ValueError) as error:
+        raise RefusedFileError(f"{where}: must be a plain array: {error}.") from None
     size = math.prod(shape, start=kind.itemsize)
-    if kind.hasobject or not kind.itemsize or min(shape, default=0) < 0 or size > member.file_size:
-        raise RefusedFileError(f"{where}: {member.filename!r} must be a plain array of {member.file_size:,} bytes.")
+    if kind.hasobject or not kind.itemsize or min(shape, default=0) < 0 or size > most:
+        raise RefusedFileError(f"{where}: must be a plain array of at most {most:,} bytes.")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ccfs.audit.run import AuditReport, kind_faults, lock_faults
 from ccfs.certificates.images import DIAGNOSTICS, Rule
 from ccfs.files.documents import DocumentError
+from ccfs.files.reading import RefusedFileError
 from ccfs.images.certificate import FOLDER, ImageCertificate, derived
-from ccfs.images.counts import CountTable, RecordError, read_counts
+from ccfs.images.counts import CountRow, CountTable, RecordError, read_counts
 from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
 from ccfs.images.run import provenance_of, recounted
+from ccfs.runs.host import Child, HostError
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.provenance import PROVENANCE, Provenance, differences
 from ccfs.runs.store import RunError, Store
@@ -35,12 +37,15 @@ def audit_images(
     Args:
         folder: the run.
         replay: how many images to count again, spread evenly. None counts all.
-        trust: whether to run code that the run names, such as the factory of its network.
+        trust: whether to load what the run names, such as the factory of its network or a folder of images.
         expected: the hash of the key that the run must have. None accepts any.
     """
     store = image_store(folder)
+    faults = list(kind_faults(store))
+    if faults:
+        return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = list(kind_faults(store)) or [*lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store)]
     if faults:
         return AuditReport(faults=tuple(faults), files=files)
     try:
@@ -51,10 +56,11 @@ def audit_images(
     faults += _content_faults(store, run, table)
     if expected is not None and run.hash != expected:
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
-    notes = list(_notes(store, run)) if not faults else []
+    opens = trust or run.asked is None or not run.asked.foreign
+    notes = list(_notes(store, run, opens=opens)) if not faults else []
     replayed, unchecked, would_run = 0, (), ()
     if not faults and replay != 0:
-        again = _replay(run, table, replay, trust=trust)
+        again = _replay(store, run, table, replay, trust=trust)
         faults += again.faults
         replayed, unchecked, would_run = again.replayed, again.unchecked, again.would_run
     return AuditReport(
@@ -119,43 +125,66 @@ def _certificate_faults(store: Store, name: str, table: CountTable) -> Iterator[
         yield f"{name}: cannot be derived again: {error}"
 
 
-def _notes(store: Store, run: ImageRun) -> Iterator[str]:
+def _notes(store: Store, run: ImageRun, *, opens: bool) -> Iterator[str]:
+    """Yield what differs here. Files that the run names are read only if `opens`."""
     recorded = Provenance.from_bytes(store.read(PROVENANCE), where=PROVENANCE)
     try:
-        here = provenance_of(run)
-    except OSError as error:
+        here = provenance_of(run if opens else run.model_copy(update={"asked": None}))
+    except (OSError, RefusedFileError) as error:
         yield f"a file that the run names is not here: {error}"
         return
     for table in ("code", "packages"):
         for name, before, now in differences(getattr(recorded, table), getattr(here, table)):
-            yield f"{table} {name}: {before} when the run was made, {now} here."
+            if opens or name in getattr(here, table):
+                yield f"{table} {name}: {before} when the run was made, {now} here."
     if not any(name.startswith(f"{FOLDER}/") for name in store.files()):
         yield "the run has not been certified."
     if store.exists("report.html"):
         yield "report.html: only its hash was checked. `ccfs image report` writes the page again from the run."
 
 
-def _replay(run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> _Again:
+def _replay(store: Store, run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> _Again:
     """Count images again, as many as asked for, and compare."""
     if replay is not None and not replay >= 0:
         raise ValueError(f"`replay` must be at least 0, got {replay}.")
     what, asked = "whether images have these counts", run.asked
     if asked is None:
         return _Again(unchecked=(f"{what}: a Python program made the run, so its network cannot be loaded here.",))
-    if asked.runs_code and not trust:
-        part = f"the network: {asked.model}"
-        return _Again(unchecked=(f"{what}: the network is code that the run names.",), would_run=(part,))
+    if asked.foreign and not trust:
+        told = f"{what}: that would load what the run names and the package does not hold."
+        return _Again(unchecked=(told,), would_run=asked.foreign)
     number = len(run.indices) if replay is None else min(replay, len(run.indices))
     chosen = [run.indices[place * len(run.indices) // number] for place in range(number)]
+    child = Child(store)
     try:
-        again = recounted(run, chosen)
-    except Exception as error:  # code that the run names may raise anything
+        again = child.call(f"{__name__}:recount", indices=chosen)
+    except HostError as error:
         return _Again(unchecked=(f"{what}: what the run names cannot be loaded here: {error}",))
+    finally:
+        child.close()
     if isinstance(again, str):
         return _Again(faults=(again,))
+    stored = _told(row for row in table.rows if row.index in set(chosen))
+    found = again if isinstance(again, dict) else {}
     faults = tuple(
         f"{COUNTS}: image {index}: other counts than those that its noise gives here."
         for index in chosen
-        if tuple(row for row in table.rows if row.index == index) != again[index]
+        if found.get(str(index)) != stored[str(index)]
     )
     return _Again(faults=faults, replayed=number)
+
+
+def recount(store: Store, indices: list[int]) -> dict[str, list[list[object]]] | str:
+    """Count images again, and return their rows as JSON has them. The confined child process calls this."""
+    run = ImageRun.from_bytes(store.read(HEAD), where=HEAD)
+    again = recounted(run, indices)
+    return again if isinstance(again, str) else _told(row for rows in again.values() for row in rows)
+
+
+def _told(rows: Iterable[CountRow]) -> dict[str, list[list[object]]]:
+    found: dict[str, list[list[object]]] = {}
+    for row in rows:
+        counts = [(list(part.retained), part.rejected) for part in (row.selection, row.estimation)]
+        told: list[object] = [row.variant, row.label, *(number for pair in counts for number in pair)]
+        found.setdefault(str(row.index), []).append(told)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from scipy.special import ndtr
 
 from ccfs.certificates import checks
 from ccfs.certificates.images import CovarianceProof, covariance_ratio
+from ccfs.files.atomic import write_atomically
+from ccfs.files.reading import read_arrays
 from ccfs.images.data import ImageSet
 from ccfs.images.filters import everything
 from ccfs.images.torch import require_torch
@@ -162,14 +165,19 @@ def fit_band(images: ImageSet, *, sigma: float, inner_ratio: float = 0.25, sprea
 
 def save_band(path: Path, band: Band) -> None:
     """Write one band as `.npz`. Fitting again on another machine may differ in the last bit, so the file counts."""
-    np.savez_compressed(path, direction=band.direction, numbers=[band.offset, band.inner, band.outer])
+    content = io.BytesIO()
+    np.savez_compressed(content, direction=band.direction, numbers=[band.offset, band.inner, band.outer])
+    write_atomically(path, content.getvalue())
 
 
 def load_band(path: Path) -> ProjectedBand:
     """Read the filter that `save_band` wrote."""
-    with np.load(path, allow_pickle=False) as saved:
-        offset, inner, outer = (float(value) for value in saved["numbers"])
-        return ProjectedBand(Band(direction=saved["direction"], offset=offset, inner=inner, outer=outer))
+    saved = read_arrays(path, path)
+    if saved.keys() != {"direction", "numbers"} or saved["numbers"].shape != (3,) or saved["direction"].ndim != 1:
+        raise ValueError(f"{path}: must be a band as `ccfs image fit-band` writes it.")
+    offset, inner, outer = (float(value) for value in saved["numbers"].tolist())
+    direction = saved["direction"].astype(np.float64)
+    return ProjectedBand(Band(direction=direction, offset=offset, inner=inner, outer=outer))
 
 
 def retained_fraction(band: Band, images: ImageSet, sigma: float) -> NDArray[np.float64]:

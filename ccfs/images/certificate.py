@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -13,6 +12,7 @@ from ccfs.certificates.images import DIAGNOSTICS, LabelCounts, Rule, verdict
 from ccfs.certificates.rounding import lower_text
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, Table
+from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, refuse_unproved
 from ccfs.images.folder import ImageRun, image_store, read_table
 from ccfs.images.summary import JOINT_RULES, PROOF_RULES
@@ -175,7 +175,7 @@ def verify_image(path: Path, folder: Path | None) -> ImageCertificate:
         DocumentError: the file is no image certificate.
         RecordError: a number does not follow.
     """
-    found = ImageCertificate.from_bytes(path.read_bytes(), where=str(path))
+    found = ImageCertificate.from_bytes(read_bytes(path, most=limits().document), where=str(path))
     if found.digest != _digest(found):
         raise RecordError(f"{path}: was changed after it was written.")
     rules = {rule.value: rule for rule in Rule if rule not in DIAGNOSTICS}
@@ -210,8 +210,8 @@ def verify_image(path: Path, folder: Path | None) -> ImageCertificate:
 def is_image_certificate(path: Path) -> bool:
     """Return whether a file says that it is an image certificate."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = read_json(read_bytes(path, most=limits().document), path)
+    except (OSError, RefusedFileError):
         return False
     found = content.get("format") if isinstance(content, dict) else None
     return isinstance(found, str) and found.startswith("ccfs/image-certificate/")

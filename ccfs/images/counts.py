@@ -90,7 +90,7 @@ class RunKey(Document):
     variants: tuple[str, ...] = Field(description="Names of the filter's variants, such as one per threshold.")
     proof: ProofRecord | None = Field(description="The covariance premise that the filter proves, or null.")
     sigma: float = Field(gt=0.0, description="Noise scale, in units of a pixel in [0, 1].")
-    num_classes: int = Field(ge=2, description="Number of labels.")
+    num_classes: int = Field(ge=2, le=100_000, description="Number of labels.")
     selection_trials: int = Field(ge=1, description="Selection proposals per image.")
     estimation_trials: int = Field(ge=1, description="Estimation proposals per image.")
     seed: int = Field(ge=0, description="Base seed of the noise.")

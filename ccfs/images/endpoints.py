@@ -17,6 +17,7 @@ from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
 from ccfs.files.documents import Document, Table
 from ccfs.files.lock import locked
+from ccfs.files.reading import limits, read_array, read_bytes, refuse_links
 from ccfs.images.attack import SearchPlan, confirm, search
 from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, model_digest
 from ccfs.images.data import Images
@@ -85,6 +86,26 @@ class Endpoint:
     is_verified: bool = False
 
 
+class _EndpointRecord(Table):
+    """An `Endpoint` as a line of the log, read strictly."""
+
+    index: int = Field(ge=0)
+    label: int = Field(ge=0)
+    selected: int | None = Field(ge=0)
+    substituted_radius: float
+    sound_radius: float
+    target: int | None
+    screen_margin: int | None
+    distance: float | None
+    radius_lower: float | None
+    nominal: tuple[int, ...] | None
+    shifted: tuple[int, ...] | None
+    nominal_error: float | None
+    shifted_error: float | None
+    is_changed: bool
+    is_verified: bool
+
+
 def inside_sound_radius(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """Return proved label changes closer than a certified radius. There are none, except with probability delta."""
     return tuple(e for e in endpoints if e.is_changed and e.distance is not None and e.distance < e.sound_radius)
@@ -134,7 +155,7 @@ def attack_cohort(
     # The folder of a run is locked as a whole. An attack may also have a folder of its own.
     with locked(folder.parent if (folder.parent / HEAD).is_file() else folder):
         (folder / "pairs").mkdir(parents=True, exist_ok=True)
-        path = folder / "endpoints.jsonl"
+        path = refuse_links(folder, "endpoints.jsonl")
         done = _started(path, plan, table)
         with path.open("a", encoding="utf-8") as log:
             for index in cohort:
@@ -167,7 +188,8 @@ def _renew_manifest(folder: Path) -> None:
 
 def shifted_center(folder: Path, index: int) -> NDArray[np.float32]:
     """Return the moved center of a proved label change, (height, width, channels)."""
-    return np.asarray(np.load(folder / "pairs" / f"{index}.npy", allow_pickle=False), dtype=np.float32)
+    path = refuse_links(folder, f"pairs/{index}.npy")
+    return np.asarray(read_array(read_bytes(path), path), dtype=np.float32)
 
 
 def read_attack(path: Path) -> tuple[AttackHead, tuple[Endpoint, ...]]:
@@ -176,18 +198,15 @@ def read_attack(path: Path) -> tuple[AttackHead, tuple[Endpoint, ...]]:
     Raises:
         RecordError: the file is empty, or of another format.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if not lines:
-        raise RecordError(f"{path} is empty.")
     try:
-        head = AttackHead.from_bytes(lines[0].encode(), where=str(path))
+        lines = read_bytes(path, most=limits().document).splitlines(keepends=True)
+        if not lines:
+            raise RecordError(f"{path} is empty.")
+        head = AttackHead.from_bytes(lines[0], where=str(path))
+        records = [_EndpointRecord.model_validate_json(line) for line in lines[1:] if line.endswith(b"\n")]
     except ValueError as error:
-        raise RecordError(str(error)) from error
-    records = [json.loads(line) for line in lines[1:] if line.endswith("\n")]
-    for record in records:
-        for name in ("nominal", "shifted"):
-            record[name] = None if record[name] is None else tuple(record[name])
-    return head, tuple(Endpoint(**record) for record in records)
+        raise RecordError(f"{path}: {error}") from error
+    return head, tuple(Endpoint(**record.model_dump()) for record in records)
 
 
 def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpoint]:

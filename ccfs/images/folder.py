@@ -13,13 +13,15 @@ from pydantic import Field, model_validator
 from ccfs.files.code import file_code_digest
 from ccfs.files.documents import Document, DocumentError, Table
 from ccfs.files.imports import files_behind
+from ccfs.files.reading import limits
 from ccfs.images.bands import load_band
 from ccfs.images.counts import CountTable, RunKey, read_counts
 from ccfs.images.data import Images, LazyImages, load_images
 from ccfs.images.filters import ConfidenceFilter, Filter, NoFilter
 from ccfs.images.forms import folded, fused, quantized
 from ccfs.images.networks import ZOO, importable_here, load_checkpoint, load_model, load_shipped
-from ccfs.images.sources import load_source
+from ccfs.images.sources import KNOWN, load_source
+from ccfs.protocol.tables import Name
 from ccfs.runs.store import RunError, Store
 
 if TYPE_CHECKING:
@@ -43,9 +45,9 @@ class Asked(Table):
     data: Path | None = Field(default=None, description="Folder with the files of a known data set. Null: the cache.")
     size: int | None = Field(default=None, ge=1, description="Pixels per side of the pictures of a folder.")
     classes: int | None = Field(
-        default=None, ge=2, description="Number of labels of the network, if it has more than the images."
+        default=None, ge=2, le=100_000, description="Number of labels of the network, if it has more than the images."
     )
-    network: str | None = Field(default=None, description="Name of a shipped network.")
+    network: Name | None = Field(default=None, description="Name of a shipped network.")
     model: str | None = Field(
         default=None, description="A network of the user's: package.module:factory, a TorchScript or an ONNX file."
     )
@@ -91,9 +93,13 @@ class Asked(Table):
         return f"{name} ({notes[0]})" if notes else name
 
     @property
-    def runs_code(self) -> bool:
-        """Whether loading the network runs code that the description names, so that a stranger's needs trust."""
-        return self.model is not None
+    def foreign(self) -> tuple[str, ...]:
+        """What the description names outside of the package and the cache. To load it, a stranger's needs trust."""
+        code = {} if self.model is None else {"model": self.model}
+        files = {"checkpoint": self.checkpoint, "band": self.band, "data": self.data}
+        source = {} if self.dataset in KNOWN else {"dataset": self.dataset}
+        named = {**code, **{key: path for key, path in files.items() if path is not None}, **source}
+        return tuple(f"{key}: {value}" for key, value in named.items())
 
     def files(self) -> dict[str, Path]:
         """Return the files that decide network and filter, by their key here."""
@@ -179,6 +185,16 @@ class ImageRun(Document):
     asked: Asked | None = Field(
         description="From what images, network and filter can be loaded again. Null for objects of a Python program."
     )
+
+    @model_validator(mode="after")
+    def _has_ranges(self) -> ImageRun:
+        ends = [0, *(end for pair in self.images for end in pair)]
+        if ends != sorted(ends) or any(first == stop for first, stop in self.images):
+            raise ValueError("`images` must be ascending ranges that are not empty")
+        total = sum(stop - first for first, stop in self.images)
+        if total > limits().rows:
+            raise ValueError(f"`images` must be at most {limits().rows:,} images, got {total:,}")
+        return self
 
     @property
     def hash(self) -> str:

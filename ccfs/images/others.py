@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 from scipy.special import ndtr
 
 from ccfs.certificates import checks
@@ -20,6 +19,7 @@ from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.filtered import Abstention, certify_counts, substituted_one_sided
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.rounding import fraction_upper
+from ccfs.files.reading import RefusedFileError, read_arrays, read_bytes
 from ccfs.images.counts import RecordError
 from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.smoother import FilteredSmoother
@@ -110,9 +110,8 @@ def read_log(path: Path) -> tuple[LogRow, ...]:
 
 def _npz_rows(path: Path) -> Iterator[LogRow]:
     try:
-        with np.load(path, allow_pickle=False) as saved:
-            arrays = {name.lower(): saved[name] for name in saved.files}
-    except (OSError, ValueError, EOFError) as error:
+        arrays = {name.lower(): array for name, array in read_arrays(path, path).items()}
+    except (OSError, RefusedFileError) as error:
         raise RecordError(f"{path}: must be an .npz file of plain arrays: {error}") from None
     found = {key: next((arrays[name] for name in names if name in arrays), None) for key, names in _NAMES.items()}
     predicted, radii = found["selected"], found["radius"]
@@ -124,7 +123,7 @@ def _npz_rows(path: Path) -> Iterator[LogRow]:
 
 def _text_rows(path: Path) -> Iterator[LogRow]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise RecordError(f"{path}: must be a text table or an .npz file.") from None
     first = text.partition("\n")[0]

@@ -408,6 +408,7 @@ def provenance_of(run: ImageRun) -> Provenance:
         controllers={"network": run.key.model_sha256},
         code={"ccfs": modules_digest(_THIS), **(run.asked.code() if run.asked is not None else {})},
         parts={},
+        events={},
         files={str(path): file_digest(path) for path in files.values()},
         packages=packages(),
     )

@@ -173,15 +173,13 @@ def _export_confined(
     """Export in the child process, which may write to its scratch folder only, and move the dataset from there."""
     host = ChildHost(store, protocol)
     try:
-        arguments = {"dataset_id": dataset_id, "arm": arm, "attack": attack}
-        answer, _ = host.ask({"do": "call", "target": f"{__name__}:exported", "arguments": arguments})
+        told = host.call(f"{__name__}:exported", dataset_id=dataset_id, arm=arm, attack=attack)
         made = host.scratch / "minari" / dataset_id
         if not all(stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode) for _, status in entries(made)):
             raise RunError(f"{dataset_id}: must hold plain files only.")
         shutil.copytree(made, place)
     finally:
         host.close()
-    told = answer.get("returned")
     counts = told if isinstance(told, dict) else {}
     return Exported(
         dataset_id=dataset_id,

@@ -13,6 +13,7 @@ from ccfs.files.confine import Confinement, confine
 if TYPE_CHECKING:
     from ccfs.runs.batches import Batch
     from ccfs.runs.host import HereHost
+    from ccfs.runs.store import Store
 
 __all__ = ["main"]
 
@@ -46,9 +47,13 @@ def _serve(questions: BinaryIO, answers: BinaryIO, free: tuple[str, ...]) -> Non
         try:
             if question["do"] == "begin":
                 os.chdir(str(question["cwd"]))
-                protocol = parse_protocol(json.loads(str(question["canonical"])), where="protocol.json")
-                host = HereHost(Store(Path(str(question["root"])), trust=Trust.HERE), protocol)
+                store = Store(Path(str(question["root"])), head=str(question["head"]), trust=Trust.HERE)
+                if question["canonical"] is not None:
+                    canonical = json.loads(str(question["canonical"]))
+                    host = HereHost(store, parse_protocol(canonical, where="protocol.json"))
                 send(answers, {"free": list(free)})
+            elif question["do"] == "call":  # a function of ours that runs in its own way what the run names
+                send(answers, {"returned": _called(question, store)})
             else:
                 head, blobs = _answer(cast("HereHost", host), question)
                 send(answers, head, *blobs)
@@ -71,11 +76,13 @@ def _answer(host: HereHost, question: dict[str, object]) -> tuple[dict[str, obje
 
         names = cast("list[str]", question["events"])
         return {"judgements": judged_here(host.store, host.protocol, _batch(question["batch"]), names)}, ()
-    if do == "call":  # a function of ours that runs a trial in its own way
-        module, _, name = str(question["target"]).partition(":")
-        function = getattr(importlib.import_module(module), name)
-        return {"returned": function(host.store, **cast("dict[str, object]", question["arguments"]))}, ()
     raise ValueError(f"nobody answers {do!r} here.")
+
+
+def _called(question: dict[str, object], store: Store) -> object:
+    module, _, name = str(question["target"]).partition(":")
+    function = getattr(importlib.import_module(module), name)
+    return function(store, **cast("dict[str, object]", question["arguments"]))
 
 
 def _batch(told: object) -> Batch:

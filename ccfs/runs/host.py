@@ -28,7 +28,7 @@ from ccfs.runs.build import build_arm, build_controller
 from ccfs.runs.executors import THREADS
 from ccfs.runs.store import RunError, Store, Trust
 
-__all__ = ["ChildHost", "HereHost", "Host", "HostError", "Judgement", "child_of", "host_of", "receive", "send"]
+__all__ = ["Child", "ChildHost", "HereHost", "Host", "HostError", "Judgement", "child_of", "host_of", "receive", "send"]
 
 Judgement = tuple[bool, bool]
 """Whether a trial is in an event, and whether it failed the event because of how it ended."""
@@ -98,13 +98,17 @@ class HereHost:
         return wrapped.resolved
 
 
-class ChildHost:
-    """Runs everything in one child process with limits of memory, time and files, as `ccfs.files.confine` sets them.
+class Child:
+    """A child process with limits of memory, time and files, as `ccfs.files.confine` sets them.
 
     The child is not believed: an answer of another form is an error. `free` says in words what is not confined here.
+
+    Args:
+        store: the run that it may read.
+        canonical: the protocol of the run, if it has one.
     """
 
-    def __init__(self, store: Store, protocol: model.Protocol) -> None:
+    def __init__(self, store: Store, canonical: str | None = None) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="ccfs-"))
         factor = limits().file / Limits().file
         self._seconds = _SECONDS * factor
@@ -125,17 +129,61 @@ class ChildHost:
             start_new_session=True,  # a Ctrl-C is for this process, and so is the end of the child
         )
         self._is_late = False
-        self._last: tuple[object, dict[str, list[Judgement]]] | None = None
         self.close = finalize(self, _end, self._child, self._errors, self.scratch)
         try:
-            answer, _ = self.ask(
-                {"do": "begin", "canonical": protocol.canonical, "root": str(store.root.resolve()), "cwd": os.getcwd()}
-            )
+            place = {"root": str(store.root.resolve()), "head": store.head, "cwd": os.getcwd()}
+            answer, _ = self.ask({"do": "begin", "canonical": canonical, **place})
         except BaseException:
             self.close()
             raise
         free = answer.get("free")
         self.free = tuple(map(str, free)) if isinstance(free, list) else ()
+
+    def call(self, target: str, **arguments: object) -> object:
+        """Call a function of ours, "module:function", in the child with the run and these arguments."""
+        answer, _ = self.ask({"do": "call", "target": target, "arguments": arguments})
+        return answer.get("returned")
+
+    def ask(self, question: dict[str, object]) -> tuple[dict[str, object], tuple[bytes, ...]]:
+        """Ask the child, and return its answer. Raise HostError if there is none."""
+        stdin, stdout = self._child.stdin, self._child.stdout
+        if stdin is None or stdout is None:
+            raise HostError("the child process has no pipes.")
+        clock = threading.Timer(self._seconds, self._stop)
+        clock.daemon = True
+        clock.start()
+        try:
+            send(stdin, question)
+            answer, blobs = receive(stdout, limits().file)
+        except (OSError, EOFError, ValueError) as error:
+            raise HostError(self._why(error)) from None
+        finally:
+            clock.cancel()
+        if "error" in answer:
+            raise HostError(str(answer["error"])[:_LONGEST_ERROR])
+        return answer, blobs
+
+    def _stop(self) -> None:
+        self._is_late = True
+        _kill(self._child)
+
+    def _why(self, error: Exception) -> str:
+        _kill(self._child)
+        code = self._child.wait()
+        if self._is_late:
+            return f"code that the run names took more than {self._seconds:g} seconds for one trial. It was stopped."
+        self._errors.seek(0)
+        last = self._errors.read(1 << 20).decode(errors="replace").strip().splitlines()[-1:]
+        told = f": {last[0][:_LONGEST_ERROR]}" if last else ""
+        return f"code that the run names ended its process (code {code}, {error}){told}"
+
+
+class ChildHost(Child):
+    """Runs everything that a protocol names in a child process."""
+
+    def __init__(self, store: Store, protocol: model.Protocol) -> None:
+        super().__init__(store, protocol.canonical)
+        self._last: tuple[object, dict[str, list[Judgement]]] | None = None
 
     def controllers(self, names: Sequence[str]) -> dict[str, str]:
         """Make controllers, and return the digest of each."""
@@ -187,39 +235,6 @@ class ChildHost:
             made[name] = [(is_inside, is_lost) for is_inside, is_lost in judgements]
         self._last = asked, made
         return made
-
-    def ask(self, question: dict[str, object]) -> tuple[dict[str, object], tuple[bytes, ...]]:
-        """Ask the child, and return its answer. Raise HostError if there is none."""
-        stdin, stdout = self._child.stdin, self._child.stdout
-        if stdin is None or stdout is None:
-            raise HostError("the child process has no pipes.")
-        clock = threading.Timer(self._seconds, self._stop)
-        clock.daemon = True
-        clock.start()
-        try:
-            send(stdin, question)
-            answer, blobs = receive(stdout, limits().file)
-        except (OSError, EOFError, ValueError) as error:
-            raise HostError(self._why(error)) from None
-        finally:
-            clock.cancel()
-        if "error" in answer:
-            raise HostError(str(answer["error"])[:_LONGEST_ERROR])
-        return answer, blobs
-
-    def _stop(self) -> None:
-        self._is_late = True
-        _kill(self._child)
-
-    def _why(self, error: Exception) -> str:
-        _kill(self._child)
-        code = self._child.wait()
-        if self._is_late:
-            return f"code that the run names took more than {self._seconds:g} seconds for one trial. It was stopped."
-        self._errors.seek(0)
-        last = self._errors.read(1 << 20).decode(errors="replace").strip().splitlines()[-1:]
-        told = f": {last[0][:_LONGEST_ERROR]}" if last else ""
-        return f"code that the run names ended its process (code {code}, {error}){told}"
 
 
 _children: WeakKeyDictionary[Store, ChildHost] = WeakKeyDictionary()
