@@ -7,10 +7,13 @@ TYPED := build/typed
 MODERN := .venv-modern
 CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
-# The parts that touch Gymnasium and Stable-Baselines3, run again on their newest releases.
-MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py runs/test_events.py runs/test_record.py \
-	runs/test_trace.py runs/test_trial.py \
-	test_policy.py attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py)
+# The parts that touch Gymnasium, Stable-Baselines3, sb3-contrib and onnxruntime, run again on their newest releases.
+MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py \
+	runs/test_events.py runs/test_record.py runs/test_trace.py runs/test_trial.py test_policy.py \
+	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py \
+	certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py \
+	runtime/test_flat.py files/test_pickled.py controllers/test_intake.py \
+	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rl_zoo.py saved.py sb3.py supported.py))
 
 # The parts that need no extra.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
@@ -77,7 +80,7 @@ $(MODERN)/.ready: requirements-modern.txt pyproject.toml
 	$(MODERN)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
-modern: $(MODERN)/.ready ## the wrapper's tests on the newest Gymnasium and Stable-Baselines3
+modern: $(MODERN)/.ready ## the tests of wrapper and adapters on the newest Gymnasium and Stable-Baselines3
 	$(MODERN)/bin/python -m pytest -q --durations=0 --durations-min=5 $(MODERN_TESTS)
 
 # A stale build folder would be installed too. The tests start elsewhere, because `ccfs` here would shadow the installed one.

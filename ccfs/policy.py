@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
-import numpy as np
-from numpy.typing import ArrayLike
 
 from ccfs.certificates import checks
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
@@ -32,19 +31,19 @@ from ccfs.runs.run import run_objects
 from ccfs.runs.store import Store
 from ccfs.runs.trace import Trace
 from ccfs.runtime.components import AcceptAll
-from ccfs.runtime.interfaces import Controller, Vector, Verifier
+from ccfs.runtime.flat import flattened
+from ccfs.runtime.interfaces import Vector, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
 from ccfs.runtime.remade import remaker
 from ccfs.runtime.wrapper import ProposalWrapper
 
 if TYPE_CHECKING:
     from ccfs.audit.run import AuditReport
-    from ccfs.controllers.adapters.predict import Predictor
+    from ccfs.controllers.intake import Policy
 
-__all__ = ["Policy", "audit_policy", "certify_policy", "load_certificate"]
+__all__ = ["audit_policy", "certify_policy", "load_certificate"]
 
 
-Policy: TypeAlias = "Controller | Predictor | Callable[[Vector], ArrayLike]"
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 
 
@@ -80,10 +79,11 @@ def certify_policy(
 
     Args:
         env: environment with five or six return values per step, or a function that makes one. Its action space is a
-            Box of shape (d,), a Discrete or a MultiDiscrete.
-        policy: gives an action for an observation. A function, a model with `predict`, or a Controller. A model of
-            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included
-            (`ccfs.controllers.from_predict`).
+            Box of shape (d,), a Discrete or a MultiDiscrete. Dict observations are flattened for noise and trace, and
+            the policy gets its dict back.
+        policy: gives an action for an observation, or scores of discrete actions. A function, a model with `predict`, a
+            torch module, a Controller, or the path of a saved model (`ccfs.controllers.as_controller`). A model of
+            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included.
         event: what counts as success, a function of the public trace alone.
         schedule: the blocks of each stage. One block for all steps, or one per step, are those of the action stage, or
             of the score stage if actions are discrete.
@@ -220,13 +220,16 @@ def _objects(
     fallbacks: Sequence[FallbackEntry],
 ) -> Objects:
     """Return what the user gave, in the form in which it runs."""
-    controller, success = _controller(policy), _event(event)
+    from ccfs.controllers.intake import as_controller
+
+    success = _event(event)
     made, make = _environment(env)
+    controller = as_controller(policy, env=made)
     return Objects(
-        env=made,
-        make=make,
+        env=flattened(made),
+        make=None if make is None else lambda: flattened(make()),
         controller=controller,
-        source=policy,
+        source=controller if isinstance(policy, (str, os.PathLike)) else policy,
         verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
         fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
         event=success,
@@ -239,7 +242,6 @@ def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:
     """Return an environment, and a function that makes others like it if that can be told."""
     _refuse_what_is_no_environment(env)
     if isinstance(env, gymnasium.Env):
-        _refuse_spaces(env)
         return env, remaker(env)
 
     def make() -> AnyEnv:
@@ -248,9 +250,7 @@ def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:
             raise TypeError(f"`env` must be an environment or a function that makes one, got {made!r} from it.")
         return made
 
-    made = make()
-    _refuse_spaces(made)
-    return made, make
+    return make(), make
 
 
 _VECTORS = ("gymnasium.vector.", "stable_baselines3.common.vec_env.", "gymnasium.experimental.vector.")
@@ -275,19 +275,6 @@ def _refuse_what_is_no_environment(env: object) -> None:
     raise TypeError(f"`env` must be a Gymnasium environment, or a function that makes one, got {env!r}.{advice}")
 
 
-def _refuse_spaces(env: AnyEnv) -> None:
-    """Refuse actions that no stage of noise fits, with what to do."""
-    space = env.action_space
-    if isinstance(space, (gymnasium.spaces.Box, gymnasium.spaces.Discrete, gymnasium.spaces.MultiDiscrete)):
-        return  # `CausalProgram.for_space` says more about these
-    advice = {
-        "Tuple": "Put all parts into one Box or one MultiDiscrete, in a gymnasium.ActionWrapper that takes them apart.",
-        "Dict": "Put all parts into one Box or one MultiDiscrete, in a gymnasium.ActionWrapper that takes them apart.",
-        "MultiBinary": "Make it MultiDiscrete([2, 2, ...]) in a gymnasium.ActionWrapper.",
-    }.get(type(space).__name__, "Give it one of these in a gymnasium.ActionWrapper.")
-    raise TypeError(f"`env` must have Box, Discrete or MultiDiscrete actions, got {space}. {advice}")
-
-
 @contextmanager
 def _progress(name: str, total: int, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """Show a bar on stderr if that is a terminal. Gives the function that moves it on."""
@@ -301,47 +288,12 @@ def _progress(name: str, total: int, *, is_shown: bool) -> Iterator[Callable[[in
         yield lambda trials: display.update(task, advance=trials)
 
 
-class _Function:
-    """A function as a controller. It has no digest, because nothing is stored."""
-
-    digest = ""
-
-    def __init__(self, function: Callable[[Vector], ArrayLike]) -> None:
-        self._function = function
-
-    def reset(self) -> None:
-        """Do nothing: the function has no memory."""
-
-    def center(self, observation: Vector) -> Vector:
-        answer = self._function(observation)
-        if isinstance(answer, tuple) and len(answer) == 2 and (np.ndim(answer[0]) or answer[1] is None):
-            raise TypeError(
-                "`policy` must return an action, got a pair (action, state), as `predict` returns it. "
-                "Pass the model itself, or return the action alone."
-            )
-        return np.asarray(answer, dtype=np.float64)
-
-
 class _Event:
     def __init__(self, function: Callable[[Trace], bool]) -> None:
         self._function = function
 
     def holds(self, trace: Trace) -> bool:
         return self._function(trace)
-
-
-def _controller(policy: Policy) -> Controller:
-    from ccfs.controllers.adapters.predict import Predictor, from_predict
-
-    if isinstance(policy, type):
-        raise TypeError(f"`policy` must be made first, got the class {policy.__name__}.")
-    if isinstance(policy, Controller):
-        return policy
-    if isinstance(policy, Predictor):
-        return from_predict(policy)
-    if not callable(policy):
-        raise TypeError(f"`policy` must be a function, a model with `predict`, or a Controller, got {policy!r}.")
-    return _Function(policy)
 
 
 def _event(event: Event | Callable[[Trace], bool]) -> Event:

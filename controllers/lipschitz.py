@@ -50,9 +50,9 @@ class LipschitzBound:
     """|center(o) - center(o')| <= constant |o - o'| + rounding, for all o and o' that differ in `coordinates` only.
 
     Norms are Euclidean. Both centers are those that the actor really computes, before or after clipping to a box. o and
-    o' are what the actor works on, which is observations in single precision. The actor first rounds a double to single
-    precision, for the true observation and for the wrong one, so measure the error after that. On another machine the
-    search may find another constant, which is proved as well.
+    o' are what the actor works on, which is observations in the precision of its normaliser. With single precision the
+    actor first rounds a double, for the true observation and for the wrong one, so measure the error after that. On
+    another machine the search may find another constant, which is proved as well.
 
     Args:
         constant: L, rounded up, in units of action per unit of observation.
@@ -133,6 +133,8 @@ def lipschitz_upper(actor: NumpyActor, *, coordinates: Sequence[int] | None = No
             raise ValueError(f"`activation` must be one of {sorted(_ACTIVATION)} to be bounded, got {name!r}.")
     if actor.normalizer is None:
         raise ValueError("`actor` must have a normaliser: without its clipping, rounding errors have no bound.")
+    if actor.low is not None:
+        raise ValueError("`actor` must answer without stretching to a box, got `low` and `high`. Rescale the actions.")
     chosen = _coordinates(actor.observation_size, coordinates)
     whole = [weight.astype(np.float64) for weight in actor.weights]
     weights, std = [whole[0][:, chosen], *whole[1:]], actor.normalizer.std.astype(np.float64)[chosen]
@@ -226,8 +228,9 @@ def _inequality(weights: list[Matrix], std: Matrix, diagonals: list[Matrix], con
 def _rounding(actor: NumpyActor, norms: list[float], inner: float) -> float:
     """Return twice a bound on the distance of the computed center from the true network's, rounded up.
 
-    Normaliser: a subtraction and a division, each with a relative error of at most 2^-24. So the error of the clipped
-    result is at most that at the ends of the clipped range, and the network multiplies it by at most `inner`.
+    Normaliser: a subtraction and a division, each with a relative error of at most 2^-24. In double precision both and
+    the rounding to single precision have less together. So the error of the clipped result is at most that at the ends
+    of the clipped range, and the network multiplies it by at most `inner`.
     Layers: a sum of n products and a bias, in any order, is within n + 1 roundings of each term (Higham 2002, section
     3.1). Every quantity is a sum of non-negative terms, so `_SLACK` outweighs what its computation in doubles loses.
     """

@@ -1,15 +1,19 @@
-"""Write the tables of two pages and the shipped schemas from the models: python docs/tables.py (make tables)."""
+"""Write the tables of three pages and the schemas from models and tests: python docs/tables.py (make tables)."""
 
 from __future__ import annotations
 
 import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from ccfs.runs.trace import Trace
 from ccfs.schema import DOCUMENTS, SHIPPED, key_table, part_table, schema_text
 
 PAGE = Path(__file__).with_name("protocol.md")
 FORMATS = Path(__file__).with_name("formats.md")
+CONTROLLERS = Path(__file__).with_name("controllers.md")
 SECTIONS = {
     "Protocol": "Top level",
     "TrialsSpec": "`[trials]`",
@@ -37,7 +41,7 @@ CERTIFICATE = {
     "AttackedCount": "Under an attack",
     "CodeDigests": "Code",
 }
-_REGION = re.compile(r"^<!-- (keys of|parts:|attributes of) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+_REGION = re.compile(r"^<!-- (keys of|parts:|attributes of|supported:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 
 
 def attributes(kind: type) -> str:
@@ -47,6 +51,15 @@ def attributes(kind: type) -> str:
     return "\n".join(["| attribute | what it is |", "| --- | --- |", *lines]) + "\n"
 
 
+def supported() -> ModuleType:
+    """Return the list of supported policies that the tests run."""
+    place = Path(__file__).resolve().parents[1] / "tests/support/supported.py"
+    spec = spec_from_file_location("supported", place)
+    module = sys.modules.setdefault("supported", module_from_spec(spec))  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
 def filled(page: str) -> str:
     """Return the page with every marked table as the models and the registry give it."""
 
@@ -54,6 +67,8 @@ def filled(page: str) -> str:
         what, name = found[1], found[2]
         if what == "attributes of":
             return f"<!-- {what} {name} -->\n{attributes({'Trace': Trace}[name])}<!-- end -->"
+        if what == "supported:":
+            return f"<!-- {what} {name} -->\n{supported().TABLES[name]()}<!-- end -->"
         kind, _, model = name.rpartition(" ")
         sections = CERTIFICATE if kind else SECTIONS
         made = part_table(name) if what == "parts:" else key_table(kind or "protocol", model, sections)
@@ -63,7 +78,7 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (PAGE, FORMATS):
+    for page in (PAGE, FORMATS, CONTROLLERS):
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     SHIPPED.mkdir(exist_ok=True)
     for kind in DOCUMENTS:

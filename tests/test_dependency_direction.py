@@ -35,6 +35,7 @@ IMPORTERS = {
     "ccfs/report/drawings.py",
     "ccfs/runs/build.py",
     "ccfs/runs/confined.py",
+    "controllers/__init__.py",
     "envs/safety/compat.py",
 }
 PACKAGED = ("ccfs", *SIBLINGS)

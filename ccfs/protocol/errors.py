@@ -79,7 +79,6 @@ def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 _MEMBERS = {
-    "Controller": "`digest`, `reset()` and `center(observation)`",
     "Event": "`holds(trace)`",
     "Fallback": "`action(observation, center)`",
     "ShiftRule": "`reset()` and `shift(history, rng, *, allowance)`",
@@ -95,16 +94,11 @@ def advice_on_import(path: str, error: BaseException) -> str:
     return ""
 
 
-def advice_on_kind(kind: str, made: object) -> str:
-    """Return what an object of this kind must have, and how to make one from the object that is there."""
+def advice_on_kind(kind: str) -> str:
+    """Return what an object of this kind must have."""
     if kind not in _MEMBERS:
         return ""
-    needed = f" It must have {_MEMBERS[kind]}."
-    if kind == "Controller" and callable(getattr(made, "predict", None)):
-        return f"{needed} Turn the model into one with ccfs.controllers.from_sb3 or from_torch."
-    if kind == "Controller" and callable(made):
-        return f"{needed} Wrap the function with ccfs.controllers.from_callable(function, name)."
-    return needed
+    return f" It must have {_MEMBERS[kind]}."
 
 
 def advice_on_arguments(function: Callable[..., object], arguments: Mapping[str, object]) -> str:

@@ -89,9 +89,15 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
     },
     "controller": {
         "zoo": _part("ccfs.controllers.zoo:actor", "name", "An agent that ships with the package.", _a_folder),
+        "policy": _part(
+            "ccfs.controllers:as_controller",
+            "policy normalizer",
+            "A saved policy by its path: of Stable-Baselines3, the RL Zoo, OmniSafe, ONNX or TorchScript.",
+            _a_file,
+        ),
         "sb3": _part(
             "ccfs.controllers:from_sb3",
-            "path_or_model",
+            "path_or_model normalizer",
             "A model that Stable-Baselines3 saved, without its noise.",
             _a_file,
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from copy import deepcopy
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import gymnasium
 
@@ -17,6 +17,7 @@ from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, IN_MEMORY, target
 from ccfs.runs.events import AllOf, Event
 from ccfs.runtime.environment import Signals, time_limit
+from ccfs.runtime.flat import flattened
 from ccfs.runtime.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.runtime.program import CandidateMap, CausalProgram, FallbackEntry
 from ccfs.runtime.wrapper import ProposalWrapper
@@ -34,12 +35,15 @@ __all__ = [
     "resolve",
 ]
 
+if TYPE_CHECKING:
+    from ccfs.controllers.intake import Policy
+
 Made = TypeVar("Made")
 
 
 def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
     """Return the wrapped environment and the controller of one arm, freshly made."""
-    env = cast(gymnasium.Env[Vector, Vector], _make("environment", protocol.environment, "environment", gymnasium.Env))
+    env = flattened(_make("environment", protocol.environment, "environment", gymnasium.Env))
     wrapped = ProposalWrapper(
         env,
         program=build_program(protocol, env),
@@ -55,8 +59,19 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
 
 def build_controller(protocol: Protocol, arm: Arm) -> Controller:
     """Return the arm's controller. Refuse it if the protocol declares another digest."""
+    from ccfs.controllers.intake import as_controller
+
     key = f"controllers.{protocol.controllers.index(arm.controller)}"
-    controller = cast(Controller, _make(key, arm.controller, "controller", Controller))
+    made = _make(key, arm.controller, "controller", object)
+    try:
+        controller = as_controller(cast("Policy", made))
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"`{key}.make` must give a policy, got {made!r:.200}: {error}") from error
+    if not controller.digest:
+        raise ProtocolError(
+            f"`{key}.make` must give a controller whose digest says what determines it, got {made!r:.200}. Return "
+            "ccfs.controllers.from_callable(function, name, content=...), with the bytes of the file that it reads."
+        )
     expected = arm.controller.digest
     if expected is not None and controller.digest != expected:
         raise ProtocolError(
@@ -230,7 +245,7 @@ def _make(key: str, reference: Reference, part: str, kind: object) -> object:
         made = _call(key, resolve(key, target(part, reference.make)), dict(reference.arguments))
     expected = cast(type, kind)
     if not isinstance(made, expected):
-        name, advice = expected.__name__, advice_on_kind(expected.__name__, made)
+        name, advice = expected.__name__, advice_on_kind(expected.__name__)
         raise ProtocolError(f"`{key}.make` must give a {name}, got {made!r} from {reference.make!r}.{advice}")
     return made
 

@@ -5,18 +5,28 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from types import CellType, FunctionType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.actor import answered
 from ccfs.controllers.adapters.content import checked_content, framed, function_text, function_values, value_content
+from ccfs.controllers.adapters.environments import Space, decided
+from ccfs.runtime.flat import unflattened
 
-__all__ = ["CallableController", "from_callable"]
+__all__ = ["CallableController", "Function", "from_callable"]
+
+Function: TypeAlias = "Callable[..., ArrayLike]"
+"""From an observation to an action or to scores."""
 
 
 def from_callable(
-    f: Callable[[NDArray[np.float64]], ArrayLike], name: str, *, content: bytes | None = None
+    f: Function,
+    name: str,
+    *,
+    content: bytes | None = None,
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
 ) -> CallableController:
     """Return the controller whose center is `f(observation)`.
 
@@ -28,35 +38,52 @@ def from_callable(
     Assumes: `f` is deterministic and keeps nothing between calls.
 
     Args:
-        f: from an observation (float64) to an action.
+        f: from an observation, in the environment's own precision, to an action, or to scores of Discrete actions. What
+            it returns may be anything that numpy takes for an array, as tensors of torch and of JAX are.
         name: shown on certificates and part of the hash.
         content: bytes that determine the function's answers, such as a file of parameters. `f` then runs as it is.
+        observation_space: for a function of Dict observations. They come as a flat vector (see `flattened`).
+        action_space: if it is given, answers of another size are refused.
     """
     if not callable(f):
         raise TypeError(f"`f` must be callable, got {type(f).__name__}.")
     if not (isinstance(name, str) and name):
         raise ValueError(f"`name` must be a non-empty string, got {name!r}.")
     checked_content(content)
+    of = (observation_space, action_space)
+    reads = b"" if observation_space is None else framed("observations", repr(observation_space).encode())
     if content is not None:
-        return CallableController(f, name, _digest(name, framed("content", content)))
+        return CallableController(f, name, _digest(name, framed("content", content) + reads), None, *of)
     if not isinstance(f, FunctionType):
         raise ValueError(f"`content` must be given for a {type(f).__name__}: its behaviour cannot be read off it.")
     values = _values(f)  # before the copy, because this refuses what cannot be hashed
-    own = _rebuilt(f)
-    return CallableController(own, name, _digest(name, function_text(f.__code__) + values), lambda: _values(own))
+    own, described = _rebuilt(f), function_text(f.__code__) + values + reads
+    return CallableController(own, name, _digest(name, described), lambda: _values(own), *of)
 
 
 class CallableController:
-    """A function as a controller. Satisfies `Controller`."""
+    """A function as a controller. Satisfies `Controller`.
+
+    Args:
+        f: the function.
+        name: shown in messages.
+        digest: empty if nobody can tell what determines the function.
+        values: gives the bytes of what the function reads, which must not change.
+        observation_space: given if the function wants observations of this space, while they come as a flat vector.
+        action_space: given if the environment is known. Then answers of another size are refused.
+    """
 
     def __init__(
         self,
-        f: Callable[[NDArray[np.float64]], ArrayLike],
+        f: Function,
         name: str,
         digest: str,
         values: Callable[[], bytes] | None = None,
+        observation_space: Space | None = None,
+        action_space: Space | None = None,
     ) -> None:
         self._f, self.name, self._digest = f, name, digest
+        self._whole, self._actions = observation_space, action_space
         self._values = values
         self._first_values = b"" if values is None else values()
 
@@ -72,11 +99,20 @@ class CallableController:
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
         """Return the function's answer as float64. NaN and infinities are refused."""
-        return answered(self.name, self._f(np.array(observation, dtype=np.float64)))
+        given: object = np.array(observation)
+        if self._whole is not None:
+            given = unflattened(self._whole, np.asarray(given))
+        answer = self._f(given)
+        if isinstance(answer, tuple) and len(answer) == 2 and (np.ndim(answer[0]) or answer[1] is None):
+            raise TypeError(
+                f"`{self.name}` must return an action, got a pair (action, state), as `predict` returns it. "
+                "Pass the model itself, or return the action alone."
+            )
+        return decided(self.name, answer, self._actions)
 
 
 def _digest(name: str, described: bytes) -> str:
-    return hashlib.sha256(b"ccfs.callable-controller/3" + framed("name", name.encode()) + described).hexdigest()
+    return hashlib.sha256(b"ccfs.callable-controller/4" + framed("name", name.encode()) + described).hexdigest()
 
 
 def _values(f: FunctionType) -> bytes:

@@ -62,15 +62,17 @@ def value_content(place: str, value: object, known: Known = refuse) -> bytes:
 def function_text(code: CodeType) -> bytes:
     """Return what the source of a function does, and which of the functions on its line it is.
 
-    The file is compiled again and must contain the very code that runs. A file that was edited after it was loaded is
-    refused, and so is a rewritten function. Comments, docstrings, layout and the Python version do not count.
+    The file or notebook cell is compiled again and must contain the very code that runs. A file that was edited after
+    it was loaded is refused, and so is a rewritten function. Comments, docstrings, layout and the Python version do not
+    count.
     """
     try:
         text = "".join(inspect.findsource(code)[0])
-        inside = _compiled(text, code.co_filename, code.co_flags & _FUTURE)
+        readings = _compiled(text, code.co_filename, code.co_flags & _FUTURE)
     except (OSError, TypeError, SyntaxError, ValueError, IndexError) as error:
         raise ValueError(f"`content` must be given: the source of {code.co_name!r} cannot be read.") from error
     start = (code.co_name, code.co_firstlineno)
+    inside = next((reading for reading in readings if code in reading), ())
     beside = [other for other in inside if (other.co_name, other.co_firstlineno) == start]
     written = [content for name, line, content in _functions(text) if (name, line) == start]
     if code not in beside or not written:
@@ -97,8 +99,8 @@ def _functions(text: str) -> tuple[tuple[str, int, bytes], ...]:
 def function_values(f: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield the values that a function closes over, its defaults, and the data it reads from its module's globals.
 
-    Modules, functions and classes among the globals are skipped. A function that assigns to an outer variable is
-    refused, because it remembers its calls.
+    Modules are skipped, and so are functions and classes among the globals. A function that assigns to an outer
+    variable is refused, because it remembers its calls.
     """
     read, written = _outer_names(f.__code__)
     if written:
@@ -106,9 +108,11 @@ def function_values(f: FunctionType) -> Iterator[tuple[str, object]]:
     for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
         if name != "__class__":
             try:
-                yield name, cell.cell_contents
+                value = cell.cell_contents
             except ValueError:
                 raise ValueError(f"`content` must be given: {name!r} has no value yet.") from None
+            if not isinstance(value, ModuleType):  # imported inside of the function around it
+                yield name, value
     yield from ((str(place), value) for place, value in enumerate(f.__defaults__ or ()))
     yield from sorted((f.__kwdefaults__ or {}).items())
     for name in read:
@@ -118,10 +122,19 @@ def function_values(f: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 @lru_cache(maxsize=8)
-def _compiled(text: str, filename: str, flags: int) -> tuple[CodeType, ...]:
+def _compiled(text: str, filename: str, flags: int) -> tuple[tuple[CodeType, ...], ...]:
+    """Return every code object in a source, compiled as a file and then statement by statement.
+
+    A notebook compiles each statement of a cell by itself. The compiler then does not see that the cell imports `np`,
+    and makes another code of `np.clip(...)`.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return tuple(_within(compile(text, filename, "exec", flags, dont_inherit=True)))
+        whole = compile(text, filename, "exec", flags, dont_inherit=True)
+        tree = compile(text, filename, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        alone = [ast.Module(body=[statement], type_ignores=[]) for statement in tree.body]
+        parts = [compile(module, filename, "exec", flags, dont_inherit=True) for module in alone]
+    return tuple(_within(whole)), tuple(code for part in parts for code in _within(part))
 
 
 def _within(code: CodeType) -> Iterator[CodeType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ccfs.controllers.adapters.torch import linear_layers, read_tensors
 __all__ = ["from_omnisafe"]
 
 
-def from_omnisafe(run_dir: str | os.PathLike[str], epoch: int) -> NumpyActor:
+def from_omnisafe(run_dir: str | os.PathLike[str], epoch: int | None = None) -> NumpyActor:
     """Return the mean policy that OmniSafe 0.5.0 saved at `epoch` in `run_dir`.
 
     The normaliser is frozen as saved. OmniSafe's own evaluator keeps updating it, so it measures a policy that changes.
@@ -23,9 +24,14 @@ def from_omnisafe(run_dir: str | os.PathLike[str], epoch: int) -> NumpyActor:
 
     Args:
         run_dir: the folder with `config.json` and `torch_save/`.
-        epoch: N of `torch_save/epoch-N.pt`.
+        epoch: N of `torch_save/epoch-N.pt`. None is the last one that was saved.
     """
     folder = Path(run_dir)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(
+            f"`run_dir` must be a run folder of OmniSafe, with config.json in it, got {str(run_dir)!r}."
+        )
+    epoch = _epoch(folder / "torch_save", epoch)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
@@ -47,6 +53,18 @@ def from_omnisafe(run_dir: str | os.PathLike[str], epoch: int) -> NumpyActor:
         activation=activation,
         normalizer=_normalizer(_part(saved, "obs_normalizer")) if is_normalised else None,
     )
+
+
+def _epoch(folder: Path, epoch: int | None) -> int:
+    """Return the epoch that was asked for, or the last one. Refuse one that was not saved, and list those that were."""
+    found = (re.fullmatch(r"epoch-(\d+)\.pt", file.name) for file in folder.glob("epoch-*.pt"))
+    saved = sorted(int(name[1]) for name in found if name is not None)
+    if not saved:
+        raise FileNotFoundError(f"`run_dir` must hold torch_save/epoch-N.pt, got none in {str(folder)!r}.")
+    if epoch is not None and epoch not in saved:
+        shown = ", ".join(map(str, saved)) if len(saved) <= 20 else f"{saved[0]}, {saved[1]}, ..., {saved[-1]}"
+        raise FileNotFoundError(f"`epoch` must be one that was saved ({shown}), got {epoch}.")
+    return saved[-1] if epoch is None else epoch
 
 
 def _setting(config: object, *path: str) -> object:

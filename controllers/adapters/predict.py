@@ -4,35 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.actor import answered
+from ccfs.controllers.actor import FrozenNormalizer
 from ccfs.controllers.adapters import torch_content
-from ccfs.controllers.adapters.content import framed, value_content
+from ccfs.controllers.adapters.content import framed
+from ccfs.controllers.adapters.environments import (
+    Environment,
+    Space,
+    check_action_space,
+    check_observation_space,
+    decided,
+)
+from ccfs.controllers.adapters.preparation import Normalized, Observed, Step, kind, normalizing, own_steps, reading
+from ccfs.controllers.adapters.saved import LOST, Normalizer, as_normalizer
 
 if TYPE_CHECKING:
+    import torch
     from stable_baselines3.common.policies import BasePolicy
-    from stable_baselines3.common.running_mean_std import RunningMeanStd
-    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+    from torch import nn
 
-__all__ = ["PredictController", "Predictor", "from_predict", "observation_layers"]
+__all__ = ["PredictController", "Predictor", "from_predict", "is_bare_policy", "refuse_lost"]
 
-Array = NDArray[np.generic]
-
-_HOME = "stable_baselines3.common.vec_env"
-_NORMALIZE = f"{_HOME}.vec_normalize.VecNormalize"
-_STACK = f"{_HOME}.vec_frame_stack.VecFrameStack"
-_TRANSPOSE = f"{_HOME}.vec_transpose.VecTransposeImage"
-_HARMLESS = {
-    f"{_HOME}.vec_check_nan.VecCheckNan",
-    f"{_HOME}.vec_monitor.VecMonitor",
-    f"{_HOME}.vec_video_recorder.VecVideoRecorder",
-}
-"""Wrappers that hand observations on as they are."""
+_TIE = 1e-6
+Given: TypeAlias = "FrozenNormalizer | str | None"
 
 
 @runtime_checkable
@@ -44,29 +46,60 @@ class Predictor(Protocol):
         ...
 
 
-def from_predict(model: Predictor) -> PredictController:
+def from_predict(
+    model: Predictor,
+    *,
+    env: Environment | None = None,
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
+    normalizer: Normalizer = None,
+) -> PredictController:
     """Return the controller that answers as `model.predict(..., deterministic=True)` does in the model's environment.
 
     A model of Stable-Baselines3 that holds its environment (`model.get_env()`) gets its observations as that
     environment prepares them: `VecNormalize` with its statistics frozen, `VecFrameStack` and `VecTransposeImage`. Any
-    other wrapper that may change observations is refused. A model loaded without its environment has no statistics:
-    load it with `env=`. A state that `predict` returns is handed in again at the next step and forgotten at a reset.
+    other wrapper that may change observations is refused. A flat observation is given back as the dict that a
+    `MultiInputPolicy` wants. A state that `predict` returns is handed in again at the next step and forgotten at a
+    reset. With Discrete or MultiDiscrete actions the answer is the scores, of which `predict` takes the greatest:
+    the logits of PPO, A2C, TRPO and ARS, the Q-values of DQN, the means over the quantiles of QRDQN.
 
     Assumes: nobody trains the model afterwards. It keeps no memory besides the state that `predict` returns.
+
+    Args:
+        model: a model, or the policy of a model of Stable-Baselines3 by itself.
+        env: the environment to be certified. The Gymnasium wrappers of the model's own environment must be around it.
+        observation_space: of the environment, if `env` is not given.
+        action_space: likewise.
+        normalizer: for a policy without its environment, which does not show whether it was trained under
+            `VecNormalize`: the statistics (`normalizer_from_sb3(vec_env)`), the path of vecnormalize.pkl, or "none".
     """
     if not isinstance(model, Predictor):
         raise TypeError(f"`model` must have `predict`, got {type(model).__name__}. See `from_callable`.")
-    return PredictController(model)
+    if env is not None:
+        observation_space = env.observation_space if observation_space is None else observation_space
+        action_space = env.action_space if action_space is None else action_space
+    steps = _steps(model, env, observation_space, as_normalizer(normalizer))
+    return PredictController(model, steps, action_space)
 
 
 class PredictController:
     """A live model as a controller. Satisfies `Controller`."""
 
-    def __init__(self, model: Predictor) -> None:
-        self._predict = model.predict
-        self._takes = _named(model.predict) & {"state", "episode_start"}
-        self._stages = _stages(model)
-        self._digest = _digest(model, self._stages)
+    def __init__(self, model: Predictor, steps: tuple[Step, ...], action_space: Space | None = None) -> None:
+        named = _named(model.predict)
+        if named and "deterministic" not in named:
+            raise TypeError(
+                f"`predict` of {type(model).__name__} must take `deterministic`, as a model of Stable-Baselines3 does. "
+                "Pass a function of the observation that returns the action."
+            )
+        self._predict, self._takes, self._steps = model.predict, named & {"state", "episode_start"}, steps
+        self._space = action_space
+        if _is_sb3(model):
+            self._space = cast("Space", getattr(model, "action_space", None))
+            check_action_space(self._space, action_space)
+        is_choice = isinstance(self._space, (spaces.Discrete, spaces.MultiDiscrete))
+        self._scores = _scores(model) if is_choice and _is_sb3(model) else None
+        self._digest = _digest(model, self._steps)
         self.reset()
 
     @property
@@ -81,14 +114,21 @@ class PredictController:
         """Forget the state and the stacked frames, because a new trial begins."""
         self._state: object = None
         self._is_start = True
-        for stage in self._stages:
-            stage.reset()
+        for step in self._steps:
+            step.reset()
 
     def center(self, observation: ArrayLike) -> NDArray[np.float64]:
-        """Return the deterministic action as float64. NaN and infinities are refused."""
-        seen: Array = np.array(observation)
-        for stage in self._stages:
-            seen = stage.prepared(seen)
+        """Return the deterministic action, or the scores of the actions, as float64. NaN and infinities are refused."""
+        seen: Observed = np.array(observation)
+        for step in self._steps:
+            seen = step.prepared(seen)
+        if self._scores is None:
+            return decided("predict", self._asked(seen), self._space)
+        with _recorded(self._scores) as found:
+            action = self._asked(seen)
+        return _agreed(found, np.asarray(action), cast("Space", self._space))
+
+    def _asked(self, seen: Observed) -> ArrayLike:
         memory = {"state": self._state, "episode_start": np.array([self._is_start])}
         given = {name: value for name, value in memory.items() if name in self._takes}
         # What `predict` takes was read from its signature, which the protocol cannot say.
@@ -99,170 +139,139 @@ class PredictController:
                 "Pass a Controller that carries the state from step to step."
             )
         self._is_start = False
-        return answered("predict", answer)
+        return answer
 
 
-class _Stage(Protocol):
-    """One step from the environment's observation to the model's."""
-
-    def reset(self) -> None: ...
-    def prepared(self, observation: Array) -> Array: ...
-    def content(self) -> bytes: ...
+def is_bare_policy(policy: object) -> bool:
+    """Say whether this is the policy of a model of Stable-Baselines3 without the model."""
+    return any(kind_of == "stable_baselines3.common.policies.BasePolicy" for kind_of in _ancestors(policy))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cast:
-    """Cast an observation to the type of the model's environment, as a `VecEnv` does. Refuse another shape."""
+def _is_sb3(model: object) -> bool:
+    return is_bare_policy(model) or "stable_baselines3.common.base_class.BaseAlgorithm" in _ancestors(model)
 
-    shape: tuple[int, ...]
-    dtype: str
 
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""
+def _ancestors(thing: object) -> list[str]:
+    return [f"{base.__module__}.{base.__qualname__}" for base in type(thing).__mro__]
 
-    def prepared(self, observation: Array) -> Array:
-        if observation.shape != self.shape:
+
+def _steps(
+    model: object, env: Environment | None, observation_space: Space | None, normalizer: Given
+) -> tuple[Step, ...]:
+    """Return how observations are prepared for the model. Refuse if statistics may be lost."""
+    own = own_steps(model, env)
+    if own is not None:
+        refuse_lost(model, own, normalizer)
+    elif not _is_sb3(model):
+        # It wants what the environment gives, which comes as a flat vector.
+        is_flat = observation_space is None or isinstance(observation_space, spaces.Box)
+        own = () if is_flat or observation_space is None else (reading(observation_space),)
+    else:
+        space = cast("Space", getattr(model, "observation_space", None))
+        if is_bare_policy(model) and normalizer is None:
+            raise ValueError(f"A policy without its model does not show how its observations were prepared. {LOST}")
+        refuse_lost(model, (), normalizer)
+        # An image may come with its channels last: `predict` turns it by itself.
+        own = (reading(space),) if len(getattr(space, "shape", None) or ()) != 3 else ()
+    if own:
+        check_observation_space(own[0].space, observation_space)  # type: ignore[attr-defined]
+    if not isinstance(normalizer, FrozenNormalizer):
+        return own
+    # Statistics are for the flat vector, which is a Dict only afterwards.
+    is_flat = not own or len(own[0].space.shape or ()) == 1  # type: ignore[attr-defined]
+    return (*own, Normalized(normalizer=normalizer)) if is_flat else (Normalized(normalizer=normalizer), *own)
+
+
+def refuse_lost(model: object, steps: tuple[Step, ...], normalizer: Given) -> None:
+    """Refuse a model that was trained under `VecNormalize` and no longer has it, or that is given a second one."""
+    if normalizing(steps):
+        if normalizer is not None:
             raise ValueError(
-                f"`env` must give observations of shape {self.shape}, as the model's environment does, "
-                f"got {observation.shape}."
+                "`normalizer` must be None for a model whose environment has a `VecNormalize`, whose statistics are "
+                "used. To use others, call `model.set_env` with an environment without it."
             )
-        return observation.astype(self.dtype)
-
-    def content(self) -> bytes:
-        return framed("cast", f"{self.shape} {self.dtype}".encode())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Normalize:
-    """What `VecNormalize.normalize_obs` computes, on copies of its statistics, which no longer learn."""
-
-    mean: NDArray[np.float64]
-    var: NDArray[np.float64]
-    epsilon: float
-    clip: float
-
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""
-
-    def prepared(self, observation: Array) -> Array:
-        scaled = (observation.astype(np.float64) - self.mean) / np.sqrt(self.var + self.epsilon)
-        return np.asarray(np.clip(scaled, -self.clip, self.clip), dtype=np.float32)
-
-    def content(self) -> bytes:
-        values = (self.mean, self.var, self.epsilon, self.clip)
-        return framed("normalize", b"".join(value_content("VecNormalize", value) for value in values))
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Stack:
-    """What `VecFrameStack` computes for one environment: the latest frames, zeros before the first."""
-
-    count: int
-    axis: int
-    dtype: str
-    frames: tuple[Array, ...] = field(default=())
-
-    def reset(self) -> None:
-        """Forget the frames."""
-        self.frames = ()
-
-    def prepared(self, observation: Array) -> Array:
-        latest = observation.astype(self.dtype)
-        kept = self.frames or (np.zeros_like(latest),) * self.count
-        self.frames = (*kept[1:], latest)
-        return np.concatenate(self.frames, axis=self.axis)
-
-    def content(self) -> bytes:
-        return framed("stack", f"{self.count} {self.axis} {self.dtype}".encode())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Transpose:
-    """What `VecTransposeImage` computes: channels first."""
-
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""
-
-    def prepared(self, observation: Array) -> Array:
-        return observation.transpose(2, 0, 1)
-
-    def content(self) -> bytes:
-        return framed("transpose", b"")
-
-
-def observation_layers(model: object) -> list[object]:
-    """Return the wrappers of the model's environment that change observations, innermost first.
-
-    Wrappers are known by their exact class, because a subclass may do anything. An unknown one is refused.
-    """
-    _, layers = _environment(model)
-    return layers
-
-
-def _environment(model: object) -> tuple[object, list[object]]:
-    """Return the vectorised environment at the bottom (None without one) and `observation_layers`."""
-    ask = getattr(model, "get_env", None)
-    layer: object = ask() if callable(ask) else None
-    found: list[object] = []
-    while (inner := getattr(layer, "venv", None)) is not None:
-        kind = _kind(layer)
-        if kind not in {_NORMALIZE, _STACK, _TRANSPOSE} | _HARMLESS:
-            raise ValueError(
-                f"The model's environment must have no wrapper that is not known to keep observations, "
-                f"got {type(layer).__name__}. If it keeps them, call `model.set_env` with an environment without it. "
-                "If it changes them, pass a Controller that changes them in the same way before it asks the model."
+        return
+    has_wrapper = getattr(model, "get_vec_normalize_env", lambda: None)() is not None  # of rewards alone
+    if normalizer is not None or has_wrapper or getattr(model, "_last_original_obs", None) is None:
+        return
+    # Off-policy algorithms keep their last observation here in any case. The others do so under `VecNormalize` alone.
+    if any(name.endswith(".OffPolicyAlgorithm") for name in _ancestors(model)):
+        if getattr(model, "get_env", lambda: None)() is None:
+            warnings.warn(
+                f"A model without its environment does not show whether it was trained under `VecNormalize`. {LOST}",
+                stacklevel=5,
             )
-        # Both have a switch that turns them off.
-        is_idle = not getattr(layer, "norm_obs", True) or getattr(layer, "skip", False)
-        if kind not in _HARMLESS and not is_idle:
-            found.insert(0, layer)
-        layer = inner
-    return layer, found
+        return
+    raise ValueError(f"The model was trained under `VecNormalize`, but its environment has none now. {LOST}")
 
 
-def _stages(model: object) -> tuple[_Stage, ...]:
-    bottom, layers = _environment(model)
-    if bottom is None:
-        return ()
-    space = getattr(bottom, "observation_space", None)
-    shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
-    if shape is None or dtype is None:
-        raise TypeError(f"The model must read one array, got the observation space {space}.")
-    return (_Cast(shape=tuple(shape), dtype=np.dtype(dtype).str), *map(_stage, layers))
+def _scores(model: object) -> nn.Module:
+    """Return the part of the policy whose output `predict` takes the greatest of."""
+    policy = getattr(model, "policy", model)
+    if any(name.startswith("sb3_contrib.common.maskable.") for name in _ancestors(policy)):
+        raise ValueError(
+            "`model` must not need action masks, got a MaskablePPO: which actions are allowed is the environment's to "
+            "say at each step. Use a verifier that rejects the others, and pass a function that returns scores."
+        )
+    for name in ("q_net", "quantile_net", "action_net"):
+        part = getattr(policy, name, None)
+        if hasattr(part, "register_forward_hook"):
+            return cast("nn.Module", part)
+    raise ValueError(
+        f"`model` must choose among actions by scores, as PPO, A2C, TRPO, ARS, DQN and QRDQN do, got "
+        f"{type(policy).__name__}. Pass a function that returns one score per action."
+    )
 
 
-def _stage(layer: object) -> _Stage:
-    kind = _kind(layer)
-    if kind == _TRANSPOSE:
-        return _Transpose()
-    if kind == _STACK:
-        stacked = cast("VecFrameStack", layer).stacked_obs
-        return _Stack(count=stacked.n_stack, axis=stacked.repeat_axis, dtype=stacked.stacked_obs.dtype.str)
-    around = cast("VecNormalize", layer)
-    # A dictionary of statistics belongs to a dictionary of observations, which `_stages` has refused.
-    known = cast("RunningMeanStd", around.obs_rms)
-    mean, var = np.array(known.mean, dtype=np.float64), np.array(known.var, dtype=np.float64)
-    return _Normalize(mean=mean, var=var, epsilon=float(around.epsilon), clip=float(around.clip_obs))
+@contextmanager
+def _recorded(part: nn.Module) -> Iterator[list[NDArray[np.float64]]]:
+    """Record what a part of the network puts out while `predict` runs, for one observation."""
+    found: list[NDArray[np.float64]] = []
+
+    def keep(_: nn.Module, __: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        scores = output.detach()
+        # Quantiles come as (batch, quantiles, actions), and `predict` takes their mean.
+        found.append((scores.mean(dim=1) if scores.ndim == 3 else scores).cpu().numpy()[0].astype(np.float64))
+
+    hook = part.register_forward_hook(keep)
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
-def _kind(layer: object) -> str:
-    return f"{type(layer).__module__}.{type(layer).__qualname__}"
+def _agreed(found: list[NDArray[np.float64]], action: NDArray[np.generic], space: Space) -> NDArray[np.float64]:
+    """Return the scores if the greatest of them is the action that `predict` gave."""
+    sizes = [int(space.n)] if isinstance(space, spaces.Discrete) else np.asarray(space.nvec).reshape(-1).tolist()  # type: ignore[attr-defined]
+    if len(found) == 1 and found[0].shape == (sum(sizes),):
+        groups = np.split(found[0], np.cumsum(sizes)[:-1])
+        chosen = action.reshape(-1).tolist()
+        # It may differ where two are equal up to the rounding of the probabilities, of which the library takes the
+        # greatest.
+        if all(group[int(place)] >= group.max() - _TIE for group, place in zip(groups, chosen, strict=True)):
+            return decided("predict", found[0], space)
+    raise ValueError(
+        "`predict` must choose the action with the greatest score, got another one. If the policy is one of your own, "
+        "pass a function that returns its scores."
+    )
 
 
 def _named(function: object) -> set[str]:
-    """Return the names of a function's arguments, none if they cannot be read."""
+    """Return the names of a function's arguments, none if they cannot be read or if it takes any."""
     try:
-        return set(inspect.signature(function).parameters)  # type: ignore[arg-type]
+        parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return set()
+    takes_any = any(part.kind is part.VAR_KEYWORD for part in parameters.values())
+    return {*parameters, "deterministic"} if takes_any else set(parameters)
 
 
-def _digest(model: object, stages: tuple[_Stage, ...]) -> str:
-    policy: object = getattr(model, "policy", None)
+def _digest(model: object, steps: tuple[Step, ...]) -> str:
+    policy: object = getattr(model, "policy", model)
     if not (hasattr(policy, "set_training_mode") and hasattr(policy, "named_modules")):
         return ""
     trained = cast("BasePolicy", policy)
     trained.set_training_mode(False)  # as `predict` does: the mode is part of the hash
-    parts = framed("model", _kind(model).encode()) + torch_content.state(trained, is_described=True)
-    prepared = b"".join(stage.content() for stage in stages)
-    return hashlib.sha256(b"ccfs.predict-controller/1" + parts + prepared).hexdigest()
+    parts = framed("model", kind(model).encode()) + torch_content.state(trained, is_described=True)
+    prepared = b"".join(step.content() for step in steps)
+    return hashlib.sha256(b"ccfs.predict-controller/2" + parts + prepared).hexdigest()

@@ -1,86 +1,130 @@
-"""Controllers from Stable-Baselines3, from a saved .zip without unpickling or from a live model."""
+"""Controllers from Stable-Baselines3 and sb3-contrib: a saved .zip, read without unpickling, or a live model."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import io
 import json
 import os
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from gymnasium import spaces
 
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
-from ccfs.controllers.adapters.predict import observation_layers
+from ccfs.controllers.adapters.environments import (
+    Environment,
+    Space,
+    check_action_space,
+    check_observation_space,
+    refuse_action_space,
+)
+from ccfs.controllers.adapters.predict import refuse_lost
+from ccfs.controllers.adapters.preparation import kind, own_steps
+from ccfs.controllers.adapters.saved import LOST, Normalizer, as_normalizer, normalizer_from_sb3, space_of
 from ccfs.controllers.adapters.torch import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
+from ccfs.files.pickled import Named, PickleError, followed
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
-    from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = ["from_sb3", "normalizer_from_sb3"]
 
-_SPACES = ("observation_space", "action_space")
-_ON_POLICY = "stable_baselines3.common.policies"
-_SQUASHED = {"stable_baselines3.sac.policies", "stable_baselines3.td3.policies"}
-_DEFAULT_ACTIVATION = {_ON_POLICY: "Tanh", **dict.fromkeys(_SQUASHED, "ReLU")}
-# Settings that do not change how the mean action is computed from the layers in `policy.pth`.
-_HARMLESS = {
+_ON_POLICY: Final = "stable_baselines3.common.policies"
+_CLASSES: Final = {
+    _ON_POLICY: ("ActorCriticPolicy", "MultiInputActorCriticPolicy"),
+    "stable_baselines3.sac.policies": ("SACPolicy", "MultiInputPolicy"),
+    "stable_baselines3.td3.policies": ("TD3Policy", "MultiInputPolicy"),
+    "stable_baselines3.dqn.policies": ("DQNPolicy", "MultiInputPolicy"),
+    "sb3_contrib.tqc.policies": ("TQCPolicy", "MultiInputPolicy"),
+    "sb3_contrib.qrdqn.policies": ("QRDQNPolicy", "MultiInputPolicy"),
+    "sb3_contrib.ars.policies": ("ARSPolicy", "ARSLinearPolicy"),
+}
+"""Policies that consist of linear layers and activations, by module. Others are refused."""
+# Settings that do not change how the answer is computed from the layers in `policy.pth`, or that are read elsewhere.
+_KNOWN: Final = {
     "activation_fn", "net_arch", "log_std_init", "ortho_init", "use_sde", "optimizer_class", "optimizer_kwargs",
-    "n_critics", "share_features_extractor", ":type:", ":serialized:",
+    "n_critics", "n_quantiles", "share_features_extractor", "full_std", "use_expln", "sde_net_arch", "normalize_images",
+    "squash_output", "clip_mean", "with_bias", "device", ":type:", ":serialized:",
 }  # fmt: skip
+_FLATTENING: Final = {f"stable_baselines3.common.torch_layers.{name}Extractor" for name in ("Flatten", "Combined")}
+_LARGEST: Final = 2**30
+_LIVE: Final = "Use `as_controller` with the live model itself. Load a file with its library only if you trust it."
+Settings: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Policy:
-    """What decides a policy's mean action."""
+    """What decides a policy's deterministic action."""
 
     module: str
+    name: str
     activation: str
-    observation_shape: tuple[int, ...]
-    low: float
-    high: float
-    has_state_dependent_noise: bool
-    state: Mapping[str, object]
+    observation_space: Space
+    action_space: Space
+    is_squashed: bool
+    clip_mean: float
+    state: Settings
 
 
 def from_sb3(
-    path_or_model: str | os.PathLike[str] | BaseAlgorithm, normalizer: FrozenNormalizer | None = None
+    path_or_model: str | os.PathLike[str] | BaseAlgorithm,
+    normalizer: Normalizer = None,
+    *,
+    env: Environment | None = None,
+    observation_space: Space | None = None,
+    action_space: Space | None = None,
 ) -> NumpyActor:
-    """Return the deterministic action of a PPO, A2C, SAC, TD3 or DDPG model with an MLP policy.
+    """Return the deterministic action, or the scores of the actions, of a model whose policy is an MLP.
 
-    Of a file, only `policy.pth` (with `weights_only=True`) and the readable part of the `data` JSON are used. The
-    pickled objects beside them are never loaded. The mean of PPO and A2C is not clipped here, because the program clips
-    the center to the action box. The result is what `model.predict(..., deterministic=True)` gives.
+    Of a file, only `policy.pth` (with `weights_only=True`) and the `data` JSON are used. Spaces in it are pickled. They
+    are read off without running the pickle, whether they are those of gym or of Gymnasium. For a Box the result is what
+    `model.predict(..., deterministic=True)` gives, before it is clipped, because the program clips the center to the
+    action box. For Discrete and MultiDiscrete actions it is the scores of which `predict` takes the greatest: logits or
+    Q-values. Observations that are no flat Box are read as `ccfs.controllers.flattened(env)` gives them.
 
     Args:
         path_or_model: a .zip written by `model.save`, or the model.
-        normalizer: for a model trained under `VecNormalize`. A live model brings its own. A file does not show that
-            it needs one, so keep the statistics with `normalizer_from_sb3(vec_env)`.
+        normalizer: for a model trained under `VecNormalize`: its statistics (`normalizer_from_sb3(vec_env)`), the path
+            of its vecnormalize.pkl, or "none". A live model brings its own.
+        env: the environment to be certified. A live model's Gymnasium wrappers must be around it.
+        observation_space: of the environment, if the one in the file cannot be read. Otherwise they are compared.
+        action_space: likewise.
     """
+    if env is not None:
+        observation_space = env.observation_space if observation_space is None else observation_space
+        action_space = env.action_space if action_space is None else action_space
+    given = as_normalizer(normalizer)
     if isinstance(path_or_model, (str, os.PathLike)):
-        policy = _from_file(Path(path_or_model))
+        policy = _from_file(Path(path_or_model), given, observation_space, action_space)
     else:
         if not (hasattr(path_or_model, "policy") and hasattr(path_or_model, "get_vec_normalize_env")):
             got = type(path_or_model).__name__
             raise TypeError(f"`path_or_model` must be a .zip of `model.save`, or a model of SB3, got {got}.")
         policy = _from_model(path_or_model)
-        own = _own_normalizer(path_or_model)
-        normalizer = own if normalizer is None else normalizer
-    return _actor(policy, normalizer)
+        own = _own_normalizer(path_or_model, env)
+        if own is None:
+            refuse_lost(path_or_model, (), given)
+        given = own if given is None else given
+    check_observation_space(policy.observation_space, observation_space)
+    check_action_space(policy.action_space, action_space)
+    return _actor(policy, given if isinstance(given, FrozenNormalizer) else None)
 
 
-def _own_normalizer(model: BaseAlgorithm) -> FrozenNormalizer | None:
+def _own_normalizer(model: BaseAlgorithm, env: Environment | None) -> FrozenNormalizer | None:
     """Return the statistics of the model's `VecNormalize`, if any. Refuse other changes of observations."""
-    around, layers = model.get_vec_normalize_env(), observation_layers(model)
-    if around is not None and layers == [around]:
+    steps = own_steps(model, env) or ()
+    around = model.get_vec_normalize_env()
+    if around is not None and len(steps) == 2:
         return normalizer_from_sb3(around)
-    if layers:
-        names = ", ".join(type(layer).__name__ for layer in layers)
+    if len(steps) > 1:
+        names = ", ".join(type(step).__name__.strip("_") for step in steps[1:])
         raise ValueError(
             f"The model's environment must change observations by one `VecNormalize` at most, got {names}. "
             "Use `from_predict`."
@@ -88,138 +132,224 @@ def _own_normalizer(model: BaseAlgorithm) -> FrozenNormalizer | None:
     return None
 
 
-def normalizer_from_sb3(environment: VecNormalize) -> FrozenNormalizer:
-    """Return the observation statistics of a `VecNormalize`, frozen."""
-    from stable_baselines3.common.running_mean_std import RunningMeanStd
-
-    statistics: object = environment.obs_rms
-    if not isinstance(statistics, RunningMeanStd):
-        raise TypeError("`environment` must have a box of observations, got a dictionary.")
-    mean = statistics.mean.astype(np.float32)
-    std = np.sqrt(statistics.var + environment.epsilon).astype(np.float32)
-    return FrozenNormalizer(mean=mean, std=std, clip=np.full(mean.shape, environment.clip_obs, np.float32))
-
-
 def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:
-    if policy.module not in _DEFAULT_ACTIVATION:
+    refuse_action_space(policy.action_space)
+    if policy.name not in _CLASSES.get(policy.module, ()):
+        raise ValueError(f"`policy_class` must be an MLP policy of SB3, got {policy.name} of {policy.module}. {_LIVE}")
+    _refuse_images(policy.observation_space)
+    if any(name.split(".")[0] == "features_extractor" or ".features_extractor." in name for name in policy.state):
         raise ValueError(
-            f"`policy_class` must be an MLP policy of SB3, got one of {policy.module}. "
-            "Use `from_predict`, or `from_torch` for a policy without memory."
+            f"The policy must read its observations without a features extractor, got one with weights. {_LIVE}"
         )
-    if any("features_extractor" in name for name in policy.state) or len(policy.observation_shape) != 1:
-        raise ValueError("The policy must read a flat observation without a features extractor. Use `from_torch`.")
-    if policy.has_state_dependent_noise:
-        raise ValueError("`use_sde` must be off, got a policy with state-dependent exploration. Use `from_torch`.")
     if policy.activation not in TORCH_ACTIVATIONS:
-        raise ValueError(f"`activation_fn` must be one of {sorted(TORCH_ACTIVATIONS)}, got {policy.activation!r}.")
-    if policy.module == _ON_POLICY:
-        weights, biases = _joined(policy.state, "mlp_extractor.policy_net.", "action_net")
-        output = "identity"
-    else:
-        if (policy.low, policy.high) != (-1.0, 1.0):
-            raise ValueError(
-                f"`action_space` must be the box [-1, 1], got [{policy.low}, {policy.high}]. Wrap the environment "
-                "with gymnasium's RescaleAction, or use `from_torch`."
-            )
-        if "actor.mu.weight" in policy.state:
-            weights, biases = _joined(policy.state, "actor.latent_pi.", "actor.mu")
-        else:
-            weights, biases = linear_layers(policy.state, "actor.mu.")
-        output = "tanh"
-    activation = TORCH_ACTIVATIONS[policy.activation]
-    return NumpyActor(
-        weights=weights, biases=biases, activation=activation, output_activation=output, normalizer=normalizer
+        raise ValueError(
+            f"`activation_fn` must be one of {sorted(TORCH_ACTIVATIONS)}, got {policy.activation!r}. {_LIVE}"
+        )
+    weights, biases = _layers(policy)
+    box = policy.action_space if policy.is_squashed and isinstance(policy.action_space, spaces.Box) else None
+    is_plain = box is None or bool((box.low == -1.0).all() and (box.high == 1.0).all())
+    actor = NumpyActor(
+        weights=weights,
+        biases=biases,
+        activation=TORCH_ACTIVATIONS[policy.activation],
+        output_activation="identity" if box is None else "tanh",
+        normalizer=normalizer,
+        output_limit=policy.clip_mean if "actor.mu.0.weight" in policy.state and _is_sac(policy) else None,
+        low=None if box is None or is_plain else box.low.astype(np.float64),
+        high=None if box is None or is_plain else box.high.astype(np.float64),
     )
+    sizes = spaces.flatdim(policy.observation_space), _action_size(policy.action_space)
+    if (actor.observation_size, actor.action_size) != sizes:
+        raise ValueError(
+            f"The layers must lead from {sizes[0]} to {sizes[1]} numbers, as the spaces of the model say, got "
+            f"{actor.observation_size} and {actor.action_size}."
+        )
+    return actor
 
 
-def _joined(state: Mapping[str, object], hidden: str, last: str) -> tuple[Arrays, Arrays]:
-    """Return the layers under `hidden` (perhaps none) followed by the layer `last`."""
-    final = {
-        f"0.{name.removeprefix(f'{last}.')}": value for name, value in state.items() if name.startswith(f"{last}.")
-    }
-    weights, biases = linear_layers(final, "")
-    if any(name.startswith(hidden) for name in state):
-        below_weights, below_biases = linear_layers(state, hidden)
-        weights, biases = below_weights + weights, below_biases + biases
-    return weights, biases
+def _is_sac(policy: _Policy) -> bool:
+    return policy.module in ("stable_baselines3.sac.policies", "sb3_contrib.tqc.policies")
 
 
-def _from_file(path: Path) -> _Policy:
-    written, weights = _members(path)
-    data = json.loads(written)
+def _layers(policy: _Policy) -> tuple[Arrays, Arrays]:
+    """Return the weights and biases that lead from the observation to the answer."""
+    state = policy.state
+    if policy.module == _ON_POLICY:
+        hidden = ("mlp_extractor.shared_net.", "mlp_extractor.policy_net.")  # the first in files of older versions only
+        return _joined(state, hidden, "action_net.")
+    if _is_sac(policy):
+        # With state-dependent exploration (gSDE) the last layer is clipped, and so it is part of a sequence.
+        return _joined(state, ("actor.latent_pi.",), "actor.mu." if "actor.mu.weight" in state else "actor.mu.0.")
+    if policy.module == "stable_baselines3.td3.policies":
+        return linear_layers(state, "actor.mu.")
+    if policy.module == "stable_baselines3.dqn.policies":
+        return linear_layers(state, "q_net.q_net.")
+    if policy.module == "sb3_contrib.ars.policies":
+        return linear_layers(_with_biases(state, "action_net."), "action_net.")
+    weights, biases = linear_layers(state, "quantile_net.quantile_net.")
+    actions = _action_size(policy.action_space)
+    # The outputs are quantile by quantile, and the answer is their mean, which is linear too.
+    means = (
+        value.reshape(-1, actions, *value.shape[1:]).astype(np.float64).mean(axis=0)
+        for value in (weights[-1], biases[-1])
+    )
+    last_weight, last_bias = (value.astype(np.float32) for value in means)
+    return (*weights[:-1], last_weight), (*biases[:-1], last_bias)
+
+
+def _with_biases(state: Settings, prefix: str) -> Settings:
+    """Return the state with zeros where a layer has no bias."""
+    full = dict(state)
+    for name, value in state.items():
+        if name.startswith(prefix) and name.endswith(".weight"):
+            full.setdefault(f"{name.removesuffix('weight')}bias", np.zeros(np.asarray(value).shape[0], np.float32))
+    return full
+
+
+def _joined(state: Settings, hidden: tuple[str, ...], last: str) -> tuple[Arrays, Arrays]:
+    """Return the layers under each of `hidden` (perhaps none) followed by the layer `last`."""
+    final = {f"0.{name.removeprefix(last)}": value for name, value in state.items() if name.startswith(last)}
+    found = [linear_layers(state, part) for part in hidden if any(name.startswith(part) for name in state)]
+    found.append(linear_layers(final, ""))
+    return tuple(w for weights, _ in found for w in weights), tuple(b for _, biases in found for b in biases)
+
+
+def _action_size(space: Space) -> int:
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(np.sum(space.nvec)) if isinstance(space, spaces.MultiDiscrete) else spaces.flatdim(space)
+
+
+def _refuse_images(space: Space) -> None:
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+    if any(isinstance(part, spaces.Box) and len(part.shape) == 3 and part.dtype == np.uint8 for part in parts):
+        raise ValueError(
+            "The policy must read numbers, got images, which the library turns and rescales before its network sees "
+            f"them. {_LIVE}"
+        )
+
+
+def _from_file(
+    path: Path, normalizer: FrozenNormalizer | str | None, observation_space: Space | None, action_space: Space | None
+) -> _Policy:
+    data, weights = _members(path)
     state = read_tensors(io.BytesIO(weights), "policy.pth")
-    parts = {name: _dictionary(data, name) for name in ("policy_class", "policy_kwargs", *_SPACES)}
-    for name in _SPACES:
-        if not {"_shape", "low", "high"} <= parts[name].keys():
-            raise TypeError(f"`{name}` must be a box, got {parts[name].get(':type:', 'something else')}.")
-    settings = parts["policy_kwargs"]
-    unknown = settings.keys() - _HARMLESS
+    module, name = _policy_class(data)
+    settings = _dictionary(data, "policy_kwargs")
+    unknown = settings.keys() - _KNOWN
     if unknown:
-        raise ValueError(f"`policy_kwargs` must not change the network, got {sorted(unknown)}. Use `from_torch`.")
-    module = str(parts["policy_class"].get("__module__"))
-    activation = settings.get("activation_fn", _DEFAULT_ACTIVATION.get(module, "unknown"))
+        raise ValueError(f"`policy_kwargs` must not change the network, got {sorted(unknown)}. {_LIVE}")
+    actions = _space(data, "action_space", action_space)
+    if normalizer is None:
+        _refuse_lost(data, module)
+    activation = settings.get("activation_fn", "Tanh" if module == _ON_POLICY else "ReLU")
     return _Policy(
         module=module,
+        name=name,
         activation=str(activation).removesuffix("'>").rsplit(".", 1)[-1],
-        observation_shape=tuple(int(size) for size in _numbers(parts["observation_space"]["_shape"])),
-        low=_uniform(parts["action_space"]["low"]),
-        high=_uniform(parts["action_space"]["high"]),
-        has_state_dependent_noise=bool(data.get("use_sde", False)),
+        observation_space=_space(data, "observation_space", observation_space),
+        action_space=actions,
+        is_squashed=_is_squashed(module, name, settings.get("squash_output")),
+        clip_mean=float(cast("float", settings.get("clip_mean", 2.0))),
         state=state,
     )
 
 
-def _members(path: Path) -> tuple[bytes, bytes]:
+def _is_squashed(module: str, name: str, setting: object) -> bool:
+    """Say whether answers pass through tanh and are stretched to the action box. A setting may stand there as text."""
+    default = module != _ON_POLICY and name != "ARSLinearPolicy"
+    if module not in (_ON_POLICY, "sb3_contrib.ars.policies") or setting is None:
+        return default
+    return setting is True or setting == "True"
+
+
+def _refuse_lost(data: Settings, module: str) -> None:
+    """Refuse a file whose model was trained under `VecNormalize`, because the statistics are not in it."""
+    if data.get("_last_original_obs") is None:
+        return
+    if module in (_ON_POLICY, "sb3_contrib.ars.policies"):  # these set it under `VecNormalize` alone
+        raise ValueError(f"The model was trained under `VecNormalize`, whose statistics are not in its file. {LOST}")
+    warnings.warn(
+        f"The file does not show whether its model was trained under `VecNormalize`. {LOST}",
+        stacklevel=4,
+    )
+
+
+def _members(path: Path) -> tuple[Settings, bytes]:
     """Return the settings and the weights of a file that `model.save` wrote. Refuse any other file."""
+    path = path if path.exists() or path.suffix else path.with_suffix(".zip")
+    expected = f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}"
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing there"
-        raise ValueError(f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}, {found}.")
+        raise ValueError(f"{expected}, {'a folder' if path.is_dir() else 'nothing there'}.")
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.read("data"), archive.read("policy.pth")
-    except (zipfile.BadZipFile, KeyError) as error:
+            sizes = [archive.getinfo(name).file_size for name in ("data", "policy.pth")]
+            if max(sizes) > _LARGEST:
+                raise ValueError(f"{expected}: a part of it has {max(sizes)} bytes, more than {_LARGEST}.")
+            data, weights = json.loads(archive.read("data")), archive.read("policy.pth")
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{expected}: {error}.") from error
+    if not isinstance(data, dict):
+        raise ValueError("`data` must describe the model as SB3's `model.save` does, got no dictionary.")
+    return data, weights
+
+
+def _policy_class(data: Settings) -> tuple[str, str]:
+    """Return module and name of the policy's class. A class that was written into the file itself has no name there."""
+    entry = _dictionary(data, "policy_class")
+    try:
+        found = followed(_pickle(entry))
+    except PickleError:
+        found = None
+    return (
+        (found.module, found.name) if isinstance(found, Named) else (str(entry.get("__module__")), "a class of its own")
+    )
+
+
+def _space(data: Settings, name: str, given: Space | None) -> Space:
+    """Return a space of the model, or the one that was given if it cannot be read."""
+    entry = _dictionary(data, name)
+    try:
+        return space_of(followed(_pickle(entry)))
+    except PickleError as error:
+        if given is not None:
+            return given
         raise ValueError(
-            f"`path_or_model` must be a .zip written by `model.save`, got {str(path)!r}: {error}."
+            f"`{name}` of the model must be readable without running its pickle, got {entry.get(':type:')}: {error} "
+            f"Pass `{name}=env.{name}`, the one of its environment."
         ) from error
 
 
-def _dictionary(data: object, name: str) -> Mapping[str, object]:
-    found = data.get(name) if isinstance(data, dict) else None
+def _pickle(entry: Settings) -> bytes:
+    try:
+        return base64.b64decode(str(entry.get(":serialized:", "")), validate=True)
+    except binascii.Error as error:
+        raise PickleError(f"It must be written in base64, got {error}.") from error
+
+
+def _dictionary(data: Settings, name: str) -> Settings:
+    found = data.get(name)
     if not isinstance(found, dict):
         raise ValueError(f"`data` must describe the model as SB3's `model.save` does, got no `{name}`.")
     return found
 
 
 def _from_model(model: BaseAlgorithm) -> _Policy:
-    from gymnasium.spaces import Box
-
     policy = model.policy
-    module = type(policy).__module__
-    if not isinstance(model.action_space, Box) or model.observation_space.shape is None:
-        raise TypeError(f"`action_space` must be a box, got {model.action_space}.")
-    kind = getattr(policy, "activation_fn", None)
+    extractors = {kind(part) for name, part in policy.named_modules() if name.endswith("features_extractor")}
+    other = extractors - _FLATTENING
+    if other:
+        names = ", ".join(sorted(name.rpartition(".")[2] for name in other))
+        raise ValueError(f"The policy must have a features extractor of SB3 that only flattens, got {names}. {_LIVE}")
+    module, _, name = kind(policy).rpartition(".")
+    activation = getattr(policy, "activation_fn", None)
     return _Policy(
         module=module,
-        activation=kind.__name__ if isinstance(kind, type) else "unknown",
-        observation_shape=model.observation_space.shape,
-        low=_same(model.action_space.low),
-        high=_same(model.action_space.high),
-        has_state_dependent_noise=bool(getattr(model, "use_sde", False)),
+        name=name,
+        activation=activation.__name__ if isinstance(activation, type) else "unknown",
+        observation_space=cast("Space", model.observation_space),
+        action_space=cast("Space", model.action_space),
+        is_squashed=bool(getattr(policy, "squash_output", False)),
+        clip_mean=float(getattr(getattr(policy, "actor", None), "clip_mean", 2.0)),
         state={name: value.detach().cpu() for name, value in policy.state_dict().items()},
     )
-
-
-def _numbers(text: object) -> list[float]:
-    """Return the numbers of an array as SB3 prints it in its JSON ("[-1. -1.]"), or of a JSON list."""
-    words = text if isinstance(text, list) else str(text).strip("[]()").replace(",", " ").split()
-    return [float(word) for word in words]
-
-
-def _uniform(text: object) -> float:
-    return _same(np.array(_numbers(text)))
-
-
-def _same(values: NDArray[np.generic]) -> float:
-    """Return the common value of a bound, NaN if the components differ."""
-    first = float(values.reshape(-1).tolist()[0])
-    return first if bool((values == first).all()) else float("nan")

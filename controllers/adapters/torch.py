@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ccfs.controllers.actor import GRID, FrozenNormalizer, NumpyActor, on_grid, single_precision
+from ccfs.controllers.actor import GRID, FrozenNormalizer, NumpyActor, on_grid, prepared
 from ccfs.controllers.adapters import torch_content
 from ccfs.controllers.adapters.content import checked_content, framed
+from ccfs.controllers.adapters.saved import Normalizer, as_normalizer
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +37,7 @@ Arrays = tuple[NDArray[np.float32], ...]
 
 
 def from_torch(
-    module: nn.Module, normalizer: FrozenNormalizer | None = None, *, content: bytes | None = None
+    module: nn.Module, normalizer: Normalizer = None, *, content: bytes | None = None
 ) -> NumpyActor | TorchController:
     """Return `module` (batch of observations in, batch of actions out) as a controller, copied and frozen.
 
@@ -55,8 +56,10 @@ def from_torch(
     if not isinstance(module, nn.Module):
         raise TypeError(f"`module` must be a torch.nn.Module, got {type(module).__name__}. See `from_callable`.")
     checked_content(content)
-    actor = _as_numpy(module, normalizer) if content is None else None
-    return TorchController(module, normalizer, content=content) if actor is None else actor
+    given = as_normalizer(normalizer)
+    fixed = given if isinstance(given, FrozenNormalizer) else None
+    actor = _as_numpy(module, fixed) if content is None else None
+    return TorchController(module, fixed, content=content) if actor is None else actor
 
 
 class TorchController:
@@ -93,9 +96,7 @@ class TorchController:
 
         The first observation of a trial is answered twice, to find and refuse a module that draws or learns.
         """
-        x = single_precision(observation, None if self._normalizer is None else self._normalizer.mean.size)
-        if self._normalizer is not None:
-            x = self._normalizer(x)
+        x = prepared(observation, self._normalizer)
         answer = self._answer(x)
         if not self._is_tried:
             if self._answer(x).tobytes() != answer.tobytes():
@@ -123,7 +124,8 @@ class TorchController:
             found += torch_content.code_values(self._module)
         if self._normalizer is not None:
             arrays = (self._normalizer.mean, self._normalizer.std, self._normalizer.clip)
-            found += b"".join(framed("normalizer", array.astype("<f4").tobytes()) for array in arrays)
+            little = (array.astype(array.dtype.newbyteorder("<")) for array in arrays)
+            found += b"".join(framed("normalizer", array.tobytes()) for array in little)
         return hashlib.sha256(found).digest()
 
     def _check_still(self) -> None:

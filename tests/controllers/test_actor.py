@@ -193,3 +193,69 @@ def test_actor_refuses_an_answer_that_overflows() -> None:
     actor = NumpyActor(weights=layers, biases=(np.zeros(1, np.float32),) * 9, activation="relu")
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="`actor` must return finite numbers"):
         actor.center(np.ones(1))
+
+
+BOX = {"low": np.array([-2.0, 0.5]), "high": np.array([1.0, 3.0])}
+
+
+def test_actor_stretches_its_answer_to_a_box() -> None:
+    plain, stretched = actor(output_activation="tanh"), actor(output_activation="tanh", **BOX)
+    for observation in np.random.default_rng(4).normal(size=(30, 3)):
+        expected = BOX["low"] + 0.5 * (plain.center(observation) + 1.0) * (BOX["high"] - BOX["low"])
+        np.testing.assert_allclose(stretched.center(observation), expected, atol=2.0 * GRID)  # two roundings
+
+
+def test_actor_clips_its_outputs_before_the_last_activation() -> None:
+    plain, clipped = actor(), actor(output_activation="tanh", output_limit=0.25)
+    for observation in np.random.default_rng(4).normal(0.0, 3.0, size=(30, 3)):
+        expected = np.tanh(np.clip(plain.center(observation), -0.25, 0.25))
+        np.testing.assert_allclose(clipped.center(observation), expected, atol=GRID)
+
+
+def test_normalizer_in_double_precision_keeps_what_single_loses() -> None:
+    settings = {"mean": np.array([1000.0, 0.0, 0.0]), "std": np.array([1e-4, 1.0, 1.0]), "clip": 5.0}
+    seen = np.array([1000.0 + 1e-4, 0.0, 0.0])
+    exact = FrozenNormalizer(**settings, dtype="float64")
+    expected = ((seen - settings["mean"]) / settings["std"]).astype(np.float32)
+    np.testing.assert_array_equal(exact(seen), expected)
+    single = FrozenNormalizer(**settings)
+    assert np.abs(single(seen.astype(np.float32)) - expected).max() > 0.1
+    made = [actor(normalizer=normalizer) for normalizer in (exact, single)]
+    assert made[0].digest != made[1].digest
+    assert np.abs(made[0].center(seen) - made[1].center(seen)).max() > 1e-3
+    with pytest.raises(ValueError, match="`dtype` must be 'float32' or 'float64', got 'float16'"):
+        FrozenNormalizer(**settings, dtype="float16")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        BOX,
+        {"output_limit": 2.0},
+        BOX | {"output_limit": 0.5, "output_activation": "tanh"},
+        {"normalizer": FrozenNormalizer(mean=np.full(3, 0.1), std=np.full(3, 0.3), clip=np.ones(3), dtype="float64")},
+    ],
+)
+def test_actor_with_an_output_of_its_own_is_saved_whole(changes: dict[str, object], tmp_path: Path) -> None:
+    made = actor(**changes)
+    made.save(tmp_path / "actor.npz")
+    read = NumpyActor.load(tmp_path / "actor.npz")
+    assert read == made != actor()
+    observation = np.array([0.3, -0.2, 1.0])
+    assert read.center(observation).tobytes() == made.center(observation).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"low": np.zeros(2)}, "`low` and `high` must be given together"),
+        ({"low": np.ones(2), "high": np.ones(2)}, "`low` must be below `high`"),
+        ({"low": np.zeros(3), "high": np.ones(3)}, "with 2 components each"),
+        ({"low": np.zeros(2), "high": np.array([1.0, np.inf])}, "`high` must be finite"),
+        ({"output_limit": 0.0}, "`output_limit` must be positive"),
+        ({"output_limit": math.nan}, "`output_limit` must be positive"),
+    ],
+)
+def test_actor_refuses_an_output_that_is_none(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        actor(**changes)

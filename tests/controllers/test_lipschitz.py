@@ -198,11 +198,29 @@ def test_lipschitz_upper_refuses_what_it_cannot_bound():
         lipschitz_upper(network(rng, (3, 4, 2), output="sigmoid"))
     with pytest.raises(ValueError, match="`actor` must have a normaliser"):
         lipschitz_upper(dataclasses.replace(actor, normalizer=None))
+    with pytest.raises(ValueError, match="without stretching to a box"):
+        lipschitz_upper(dataclasses.replace(actor, low=np.zeros(2), high=np.ones(2)))
     with pytest.raises(TypeError, match="`actor` must be a NumpyActor"):
         lipschitz_upper(None)  # type: ignore[arg-type]
     for wrong in ([], [3], [0, 0], [-1]):
         with pytest.raises(ValueError, match="`coordinates"):
             lipschitz_upper(actor, coordinates=wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lipschitz_upper_holds_for_either_precision_and_for_clipped_outputs(dtype):
+    rng = np.random.default_rng(5)
+    plain = network(rng, (3, 8, 2), output="tanh")
+    scale = dataclasses.replace(plain.normalizer, mean=1000.0 + plain.normalizer.mean, dtype=dtype)
+    actor = dataclasses.replace(plain, normalizer=scale, output_limit=0.5)
+    bound = lipschitz_upper(actor)
+    is_single = dtype == "float32"
+    for _ in range(200):
+        first, second = 1000.0 + rng.standard_normal((2, 3))
+        if is_single:
+            first, second = np.float32(first).astype(np.float64), np.float32(second).astype(np.float64)
+        shift = np.linalg.norm(actor.center(first) - actor.center(second))
+        assert shift <= bound.constant * np.linalg.norm(first - second) + bound.rounding
 
 
 def test_observation_budget_is_the_budget_over_the_constant():

@@ -138,7 +138,7 @@ def refused(folder, message, trials=10, **replaced):
         (
             'steering"\narguments = { gain = 0.2 }',
             'toys:AcceptAll"',
-            r"`controllers\.0\.make` must give a Controller, got AcceptAll",
+            r"`controllers\.0\.make` must give a policy, got AcceptAll",
         ),
         ('"steering"', '"corridor.make"', r"`controllers\.0\.make`: must be one of zoo, .* got 'corridor\.make'\."),
         ('"steering"', '"toys: Push"', r"`controllers\.0\.make`: must be one of zoo, .* got 'toys: Push'\."),

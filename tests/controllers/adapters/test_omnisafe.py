@@ -12,9 +12,7 @@ import pytest
 from gymnasium.spaces import Box
 from told_apart import assert_no_bad_advice
 
-from ccfs.controllers import (
-    from_omnisafe,
-)
+from ccfs.controllers import as_controller, from_omnisafe
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +77,31 @@ def test_from_omnisafe_refuses(omnisafe_run: Path, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(changed))
         with pytest.raises(ValueError, match=message):
             from_omnisafe(tmp_path, 2)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"`epoch` must be one that was saved \(0, 1, 2\), got 77"):
         from_omnisafe(omnisafe_run, 77)
+    with pytest.raises(FileNotFoundError, match=r"`run_dir` must be a run folder of OmniSafe, with config.json in it"):
+        from_omnisafe(tmp_path / "nowhere", 1)
+    (tmp_path / "torch_save" / "epoch-2.pt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"`run_dir` must hold torch_save/epoch-N.pt, got none"):
+        from_omnisafe(tmp_path, 2)
+
+
+def test_as_controller_takes_a_run_and_its_last_epoch(omnisafe_run: Path) -> None:
+    last = from_omnisafe(omnisafe_run, 2)
+    assert as_controller(omnisafe_run) == as_controller(str(omnisafe_run)) == from_omnisafe(omnisafe_run) == last
+    one = as_controller(omnisafe_run / "torch_save" / "epoch-1.pt")
+    assert one == from_omnisafe(omnisafe_run, 1) != last
+    with pytest.raises(ValueError, match=r"`normalizer` must be None for .*, which holds its own"):
+        as_controller(omnisafe_run, normalizer="none")
+
+
+def test_from_omnisafe_lists_many_epochs_shortly(tmp_path: Path) -> None:
+    (tmp_path / "torch_save").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    for epoch in range(0, 500, 10):
+        (tmp_path / "torch_save" / f"epoch-{epoch}.pt").touch()
+    with pytest.raises(FileNotFoundError, match=r"one that was saved \(0, 10, \.\.\., 490\), got 7"):
+        from_omnisafe(tmp_path, 7)
 
 
 def test_from_omnisafe_refuses_files_of_others(tmp_path: Path) -> None:

@@ -6,19 +6,22 @@ import warnings
 
 import numpy as np
 import pytest
-from gymnasium import Env
-from gymnasium.spaces import Box
+from gymnasium import Env, ObservationWrapper, RewardWrapper
+from gymnasium.spaces import Box, Discrete, flatten
+from gymnasium.spaces import Dict as DictSpace
+from gymnasium.wrappers import RescaleAction, TimeLimit
 
 import ccfs
-from ccfs.controllers import Controller, from_predict, from_sb3
+from ccfs.controllers import Controller, FrozenNormalizer, as_controller, from_predict, from_sb3, normalizer_from_sb3
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.extras]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO, SAC
     from stable_baselines3.common.vec_env import (
         DummyVecEnv,
+        SubprocVecEnv,
         VecCheckNan,
         VecEnvWrapper,
         VecFrameStack,
@@ -226,7 +229,7 @@ def test_adapters_refuse_a_wrapper_they_do_not_know(adapt, wrapper):
 
 
 @pytest.mark.parametrize("wrapped", ["stack", "stack over normalize", "normalize over stack", "normalize twice"])
-@pytest.mark.parametrize("normalizer", [None, object()])
+@pytest.mark.parametrize("normalizer", [None, FrozenNormalizer(mean=np.zeros(3), std=np.ones(3), clip=np.ones(3))])
 def test_from_sb3_refuses_what_one_normalizer_cannot_say(wrapped, normalizer):
     model = MODELS["PPO"](WRAPPED[wrapped](DummyVecEnv([Drift])))
     with pytest.raises(ValueError, match=r"by one `VecNormalize` at most, got .*Use `from_predict`"):
@@ -234,7 +237,9 @@ def test_from_sb3_refuses_what_one_normalizer_cannot_say(wrapped, normalizer):
 
 
 def test_from_sb3_refuses_a_recurrent_model_and_says_where_to_go():
-    with pytest.raises(ValueError, match=r"must be an MLP policy of SB3, got one of sb3_contrib.*Use `from_predict`"):
+    with pytest.raises(
+        ValueError, match=r"must be an MLP policy of SB3, got Recurrent.* of sb3_contrib.*Use `as_controller`"
+    ):
         from_sb3(MODELS["RecurrentPPO"](DummyVecEnv([Drift])))
 
 
@@ -329,10 +334,214 @@ class Told(Drift):
     [
         (Forgotten(), TypeError, "`predict` must take `state` when it returns one"),
         (lambda: MODELS["PPO"](Halved(DummyVecEnv([Drift]))), ValueError, "got Halved"),
-        (lambda: MODELS["PPO"](DummyVecEnv([Picture])), ValueError, r"observations of shape \(36, 40, 3\)"),
+        (lambda: MODELS["PPO"](DummyVecEnv([Picture])), ValueError, r"got a policy for Box\(0, 255, \(36, 40, 3\)"),
     ],
 )
 def test_certify_policy_refuses_a_model_it_would_ask_wrongly(policy, error, words):
     model = policy() if callable(policy) else policy
     with pytest.raises(error, match=words):
         ccfs.certify_policy(Drift(), model, event=ccfs.NoAbstention(horizon=STEPS), **CLAIM)
+
+
+class OwnBottom(DummyVecEnv):
+    """A subclass at the bottom may do anything to observations."""
+
+    def reset(self):
+        return super().reset() / 2.0
+
+
+class Doubled(ObservationWrapper):
+    """A wrapper inside of the vector environment, which keeps the shape."""
+
+    def observation(self, observation):
+        return 2.0 * observation
+
+
+class Cheaper(RewardWrapper):
+    """Changes rewards alone."""
+
+    def reward(self, reward):
+        return reward - 1.0
+
+
+class Shaped(RewardWrapper):
+    """Calls itself a wrapper of rewards and changes observations."""
+
+    def reward(self, reward):
+        return reward
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return -observation, *rest
+
+
+def inside(*wrappers):
+    def make():
+        env = Drift()
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env
+
+    return make
+
+
+@pytest.mark.parametrize("adapt", [from_predict, from_sb3, as_controller])
+def test_adapters_refuse_an_own_vector_environment(adapt):
+    with pytest.raises(
+        ValueError, match=r"must be a DummyVecEnv or a SubprocVecEnv .*, got OwnBottom, which may change"
+    ):
+        adapt(MODELS["PPO"](normalized(OwnBottom([Drift]))))
+
+
+@pytest.mark.parametrize("bottom_kind", [DummyVecEnv, SubprocVecEnv])
+def test_from_predict_notices_wrappers_that_the_environment_lacks(bottom_kind):
+    made = inside(Doubled, Cheaper, lambda env: TimeLimit(env, 50))
+    venv = bottom_kind([made])
+    try:
+        model = MODELS["PPO"](venv)
+        known = "Doubled" if bottom_kind is DummyVecEnv else "Cheaper, Doubled"  # by name alone, Cheaper is unknown
+        with pytest.raises(ValueError, match=rf"may change observations or actions: {known}\. Pass `env=`"):
+            from_predict(model)
+        with pytest.raises(ValueError, match=r"is missing or in another order. Wrap `env` in the same way"):
+            from_predict(model, env=Drift())
+        env = made()
+        controller = from_predict(model, env=env)
+        observation, _ = env.reset(seed=4)
+        np.testing.assert_array_equal(controller.center(observation), model.predict(observation, deterministic=True)[0])
+        from_predict(model, env=TimeLimit(env, 9))  # more wrappers are the user's choice
+    finally:
+        venv.close()
+
+
+def test_from_predict_compares_the_order_and_the_arguments_of_wrappers():
+    def scaled(low):
+        return lambda env: RescaleAction(env, np.full(2, low, np.float32), np.ones(2, np.float32))
+
+    model = MODELS["PPO"](DummyVecEnv([inside(Doubled, scaled(-0.5))]))
+    from_predict(model, env=inside(Doubled, scaled(-0.5))())
+    with pytest.raises(ValueError, match="is missing or in another order"):
+        from_predict(model, env=inside(scaled(-0.5), Doubled)())
+    with pytest.raises(
+        ValueError, match=r"RescaleAction with the same arguments as in training, got `min_action` array"
+    ):
+        from_predict(model, env=inside(Doubled, scaled(-0.2))())
+    with pytest.raises(ValueError, match="Shaped is missing"):
+        from_predict(MODELS["PPO"](DummyVecEnv([inside(Shaped)])), env=Drift())
+    from_predict(MODELS["PPO"](DummyVecEnv([inside(Cheaper)])), env=Drift())
+
+
+def test_from_predict_refuses_another_action_box():
+    model = MODELS["PPO"](DummyVecEnv([Drift]))
+    env = Drift()
+    env.action_space = Box(-0.5, 0.5, (2,))
+    with pytest.raises(ValueError, match=r"`policy` must have the action space of the environment, Box\(-0\.5, 0\.5"):
+        from_predict(model, env=env)
+
+
+def test_a_policy_without_its_model_needs_a_normalizer():
+    venv = normalized(DummyVecEnv([Drift]))
+    for name in ("PPO", "RecurrentPPO"):
+        model = MODELS[name](venv)
+        learn_statistics(venv)
+        seen, expected = by_the_library(model, venv, 3)
+        with pytest.raises(ValueError, match=r"A policy without its model does not show.*Pass `normalizer=`"):
+            as_controller(model.policy, env=Drift())
+        for given in (venv, normalizer_from_sb3(venv)):
+            controller = as_controller(model.policy, env=Drift(), normalizer=given)
+            found = np.array([controller.center(observation) for observation in seen])
+            np.testing.assert_array_equal(found, expected.astype(np.float64))
+        raw = as_controller(model.policy, normalizer="none")
+        assert np.abs(np.array([raw.center(observation) for observation in seen]) - expected).max() > 1e-3
+        assert len({controller.digest, raw.digest}) == 2
+
+
+@pytest.mark.parametrize("name", ["PPO", "SAC"])
+def test_from_predict_says_that_statistics_are_lost(name, tmp_path):
+    venv = normalized(DummyVecEnv([Drift]))
+    model = MODELS[name](venv)
+    model.learn(8)
+    venv.training = False
+    model.save(tmp_path / "model.zip")
+    seen, expected = by_the_library(model, venv, 3)
+    lost = type(model).load(tmp_path / "model.zip")
+    if name == "PPO":
+        with pytest.raises(ValueError, match=r"was trained under `VecNormalize`, but its environment has none now"):
+            from_predict(lost)
+        with pytest.raises(ValueError, match=r"was trained under `VecNormalize`, but its environment has none now"):
+            from_predict(type(model).load(tmp_path / "model.zip", env=DummyVecEnv([Drift])))
+    else:
+        with pytest.warns(UserWarning, match=r"does not show whether it was trained under `VecNormalize`"):
+            from_predict(lost)
+    controller = from_predict(lost, normalizer=venv)
+    found = np.array([controller.center(observation) for observation in seen])
+    np.testing.assert_array_equal(found, expected.astype(np.float64))
+    with pytest.raises(
+        ValueError, match="`normalizer` must be None for a model whose environment has a `VecNormalize`"
+    ):
+        from_predict(model, normalizer=venv)
+
+
+class Parted(Drift):
+    """Parts of different kinds, of which some are normalised and all are stacked."""
+
+    observation_space = DictSpace(
+        {"far": Box(-900.0, 900.0, (2,), dtype=np.float64), "near": Box(-1.0, 1.0, (2, 2), dtype=np.float32)}
+    )
+
+    def _look(self):
+        self.episodes[-1].append(
+            {
+                "far": 300.0 + 9.0 * self.np_random.normal(size=2),
+                "near": self.np_random.normal(size=(2, 2)).astype("f4"),
+            }
+        )
+        return self.episodes[-1][-1]
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_from_predict_prepares_the_parts_of_a_dict(is_stacked):
+    def wrapped():
+        venv = VecNormalize(DummyVecEnv([Parted]), norm_obs_keys=["far"], clip_obs=2.0)
+        return VecFrameStack(venv, 2) if is_stacked else venv
+
+    venv = wrapped()
+    model = louder(PPO("MultiInputPolicy", venv, **SMALL))
+    learn_statistics(venv)
+    controller = as_controller(model, env=Parted())
+    for seed in (1, 2):
+        seen, expected = by_the_library(model, venv, seed)
+        controller.reset()
+        flat = [flatten(Parted.observation_space, observation) for observation in seen]
+        found = np.array([controller.center(observation) for observation in flat])
+        np.testing.assert_array_equal(found, expected.astype(np.float64))
+    if not is_stacked:
+        bare = as_controller(model.policy, env=Parted(), normalizer=venv)
+        found = np.array([bare.center(observation) for observation in flat])
+        np.testing.assert_array_equal(found, expected.astype(np.float64))
+    with pytest.raises(ValueError, match=r"as one flat vector of 6 numbers, got shape \(5,\)"):
+        controller.center(np.zeros(5))
+
+
+class Coin:
+    """Answers without being told to be deterministic."""
+
+    def predict(self, observation):
+        return np.zeros(2)
+
+
+def test_from_predict_refuses_a_predict_that_cannot_be_deterministic():
+    with pytest.raises(TypeError, match=r"`predict` of Coin must take `deterministic`.*Pass a function"):
+        from_predict(Coin())
+
+
+def test_from_predict_refuses_scores_that_do_not_decide():
+    env = Drift()
+    env.action_space = Discrete(3)
+    model = PPO("MlpPolicy", DummyVecEnv([lambda: env]), **SMALL)
+    controller = from_predict(model, env=env)
+    observation, _ = env.reset(seed=1)
+    controller.center(observation)
+    chosen, _ = model.predict(observation, deterministic=True)
+    model.predict = lambda *args, **kwargs: (PPO.predict(model, *args, **kwargs)[0] * 0 + (chosen + 1) % 3, None)
+    with pytest.raises(ValueError, match="must choose the action with the greatest score, got another one"):
+        from_predict(model, env=env).center(observation)
