@@ -26,8 +26,9 @@ EARLIER = {
     "attacks, five million steps": range(2_500_000, 2_500_128),
     "ablation, five million steps": range(2_600_000, 2_600_064),
     "table, first edition": range(3_000_000, 3_000_256),
+    "table, before the stages": range(4_000_000, 4_000_256),
 }
-"""Cohorts of earlier certificates: of agents with fewer training steps, or with the noise of the first edition. Those
+"""Cohorts of earlier certificates: of agents with fewer training steps, or with the noise of earlier formats. Those
 results are in the history."""
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 """Reset seeds of every tuning, piloting and test run of this study."""
