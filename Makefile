@@ -8,7 +8,7 @@ MODERN := .venv-modern
 CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
 # The parts that touch Gymnasium, Stable-Baselines3, sb3-contrib and onnxruntime, run again on their newest releases.
-MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py \
+MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_stages.py runtime/test_environment.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py \
 	runs/test_events.py runs/test_record.py runs/test_trace.py runs/test_trial.py test_policy.py \
 	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py \
 	certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py \

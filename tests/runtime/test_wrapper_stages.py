@@ -261,7 +261,8 @@ def test_score_stage_runs_the_greatest_noisy_score_as_the_space_has_it(space, sc
         info = env.step(center)[4]["ccfs"]
         first = THREE.sample_block(center, rng)[0]
         groups = [first] if isinstance(space, Discrete) else [first[:2], first[2:]]
-        expected = [int(np.argmax(group)) + getattr(space, "start", 0) for group in groups]
+        starts = np.broadcast_to(getattr(space, "start", 0), len(groups))
+        expected = [int(np.argmax(group)) + int(start) for group, start in zip(groups, starts, strict=True)]
         assert info["action"].tolist() == expected
         assert np.atleast_1d(env.env.pressed[-1]).tolist() == expected
         assert info["source"] == "proposal"
