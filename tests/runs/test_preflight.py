@@ -299,7 +299,7 @@ def test_certify_and_run_commands_print_the_endings_below_the_claims(tmp_path):
     assert "is not certified to be at least 0.5: its lower bound is 0.0000 (0 of 6 nominal trials, " in claim
     assert ending == "push/two: 6 of 6 abstained, first at step 0."
     assert remark == "push/two, fine: 6 of 6 nominal trials failed because no action was accepted."
-    audit = f"ccfs audit {tmp_path / 'run'} --modules {tmp_path}"
+    audit = f"ccfs audit {tmp_path / 'run'} --modules {tmp_path} --trust"
     assert following == f"Next: ccfs report {tmp_path / 'run'}, {audit}"
     assert call("certify", tmp_path / "run").output.splitlines() == [claim, ending, remark, protocol]
 
