@@ -58,7 +58,9 @@ def audit_images(
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
     opens = trust or run.asked is None or not run.asked.foreign
     notes = list(_notes(store, run, opens=opens)) if not faults else []
-    replayed, unchecked, would_run = 0, (), ()
+    replayed = 0
+    unchecked: tuple[str, ...] = ()
+    would_run: tuple[str, ...] = ()
     if not faults and replay != 0:
         again = _replay(store, run, table, replay, trust=trust)
         faults += again.faults
