@@ -31,6 +31,7 @@ IMPORTERS = {
     "ccfs/__init__.py",
     "ccfs/schema.py",
     "ccfs/images/__init__.py",
+    "ccfs/images/networks.py",
     "ccfs/images/torch.py",
     "ccfs/report/drawings.py",
     "ccfs/runs/build.py",
