@@ -77,7 +77,7 @@ def documents(finished, tmp_path_factory):
 
 
 # The version of each document that is not in its first one.
-VERSIONS = {"certificate": 2, "provenance": 2, "table": 2, "trajectory": 2}
+VERSIONS = {"certificate": 2, "image-counts": 2, "image-run": 2, "provenance": 2, "table": 2, "trajectory": 2}
 
 
 def format_of(kind):

@@ -48,7 +48,7 @@ def spread(count: int, most: int) -> list[int]:
     return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
 
 
-def refuse_other_repeats(store: Store, protocol: Protocol, pool: Pool) -> None:
+def refuse_other_repeats(store: Store, protocol: Protocol, pool: Pool[Batch]) -> None:
     """Run some nominal trials of each arm again, each in parts that are made anew. Refuse one that differs.
 
     A trial ran in an environment that other trials had used before, and runs again in a fresh one. So this finds a

@@ -73,7 +73,7 @@ def test_own_network_goes_through_every_command(home):
         ("audit", run, "--trust", "--replay", "2"),
         ("image", "audit", run, "--trust"),
         ("verify", run / "certificates" / "split.json", "--run", run),
-        ("image", "report", run),
+        ("image", "report", run, "--trust"),
         (
             "image",
             "attack",
@@ -109,7 +109,7 @@ def test_code_of_a_run_is_not_run_without_trust(home):
     assert "--trust" in audit.output
     attack = ccfs("image", "attack", run)
     assert attack.exit_code == 2
-    assert "add --trust" in attack.output
+    assert "use --trust" in attack.output
 
 
 def test_workers_and_machines_give_the_bytes_of_one(home):

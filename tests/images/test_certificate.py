@@ -150,6 +150,21 @@ def test_audit_finds_a_forged_certificate_with_a_fitting_manifest(certified):
     assert "explicit.json: is not what the counts give" in fault
 
 
+class HereChild:
+    """Counts in this process, where a test can change what is loaded."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def call(self, target, *, indices):
+        from ccfs.images.audit import recount
+
+        return json.loads(json.dumps(recount(self.store, indices)))
+
+    def close(self):
+        pass
+
+
 def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     """The network is loaded from the description. Here the description is forged to count with another network."""
     asked = Asked(dataset="x", model="m:f", sigma=0.3)
@@ -160,9 +175,10 @@ def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     monkeypatch.setattr(Asked, "rule", lambda self: __import__("ccfs.images").images.ConfidenceFilter(0.0, 0.5))
     monkeypatch.setattr(Asked, "code", lambda self: {})
     monkeypatch.setattr(Asked, "files", lambda self: {})
+    monkeypatch.setattr("ccfs.images.audit.Child", HereChild)
     refused = audit_images(tmp_path)
     assert refused.replayed == 0
-    assert refused.would_run == ("the network: m:f",)
+    assert refused.would_run == ("model: m:f", "dataset: x")
     report = audit_images(tmp_path, trust=True, replay=3)
     assert (report.faults, report.replayed) == ((), 3)
     from ccfs.images import run as run_module
