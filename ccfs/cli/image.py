@@ -13,7 +13,6 @@ from ccfs.files.terminal import echo
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ccfs.images.folder import Asked
     from ccfs.images.summary import Line
 
 __all__ = ["app"]
@@ -224,7 +223,7 @@ def attack(
     asked = run.asked
     if asked is None:
         raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
-    _refuse_untrusted(run_folder, asked, trust=trust)
+    _refuse_untrusted(run_folder, asked.foreign, trust=trust)
     if asked.filter != "confidence" or not asked.threshold:
         raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
     if asked.int8:
@@ -281,7 +280,8 @@ def report(
     from ccfs.images.folder import read_run
     from ccfs.report.images import write_report
 
-    _refuse_untrusted(run_folder, read_run(run_folder).asked, trust=trust)
+    asked = read_run(run_folder).asked
+    _refuse_untrusted(run_folder, () if asked is None else asked.foreign_images, trust=trust)
     echo(f"Report: {write_report(run_folder, delta=delta, rows=rows)}")
 
 
@@ -371,10 +371,10 @@ def audit(
     exit_unless(not over)
 
 
-def _refuse_untrusted(folder: Path, asked: Asked | None, *, trust: bool) -> None:
-    if asked is not None and asked.foreign and not trust:
+def _refuse_untrusted(folder: Path, foreign: tuple[str, ...], *, trust: bool) -> None:
+    if foreign and not trust:
         raise ValueError(
-            f"{folder}: names what is not in the package: {'; '.join(asked.foreign)}. Look at it, then use --trust."
+            f"{folder}: names what is not in the package: {'; '.join(foreign)}. Look at it, then use --trust."
         )
 
 

@@ -58,22 +58,18 @@ def audit_images(
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
     opens = trust or run.asked is None or not run.asked.foreign
     notes = list(_notes(store, run, opens=opens)) if not faults else []
-    replayed = 0
-    unchecked: tuple[str, ...] = ()
-    would_run: tuple[str, ...] = ()
+    again = _Again()
     if not faults and replay != 0:
         again = _replay(store, run, table, replay, trust=trust)
-        faults += again.faults
-        replayed, unchecked, would_run = again.replayed, again.unchecked, again.would_run
     return AuditReport(
-        faults=tuple(faults),
-        unchecked=unchecked,
-        would_run=would_run,
+        faults=(*faults, *again.faults),
+        unchecked=again.unchecked,
+        would_run=again.would_run,
         notes=tuple(notes),
         protocol=run.hash,
         files=files,
         trajectories=len(run.indices),
-        replayed=0 if faults else replayed,
+        replayed=0 if again.faults else again.replayed,
     )
 
 

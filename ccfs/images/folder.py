@@ -95,11 +95,14 @@ class Asked(Table):
     @property
     def foreign(self) -> tuple[str, ...]:
         """What the description names outside of the package and the cache. To load it, a stranger's needs trust."""
-        code = {} if self.model is None else {"model": self.model}
-        files = {"checkpoint": self.checkpoint, "band": self.band, "data": self.data}
-        source = {} if self.dataset in KNOWN else {"dataset": self.dataset}
-        named = {**code, **{key: path for key, path in files.items() if path is not None}, **source}
-        return tuple(f"{key}: {value}" for key, value in named.items())
+        named = {"model": self.model, "checkpoint": self.checkpoint, "band": self.band}
+        return (*(f"{key}: {value}" for key, value in named.items() if value is not None), *self.foreign_images)
+
+    @property
+    def foreign_images(self) -> tuple[str, ...]:
+        """What of `foreign` are images."""
+        named = {"dataset": None if self.dataset in KNOWN else self.dataset, "data": self.data}
+        return tuple(f"{key}: {value}" for key, value in named.items() if value is not None)
 
     def files(self) -> dict[str, Path]:
         """Return the files that decide network and filter, by their key here."""

@@ -150,6 +150,21 @@ def test_audit_finds_a_forged_certificate_with_a_fitting_manifest(certified):
     assert "explicit.json: is not what the counts give" in fault
 
 
+class HereChild:
+    """Counts in this process, where a test can change what is loaded."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def call(self, target, *, indices):
+        from ccfs.images.audit import recount
+
+        return json.loads(json.dumps(recount(self.store, indices)))
+
+    def close(self):
+        pass
+
+
 def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     """The network is loaded from the description. Here the description is forged to count with another network."""
     asked = Asked(dataset="x", model="m:f", sigma=0.3)
@@ -160,10 +175,10 @@ def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     monkeypatch.setattr(Asked, "rule", lambda self: __import__("ccfs.images").images.ConfidenceFilter(0.0, 0.5))
     monkeypatch.setattr(Asked, "code", lambda self: {})
     monkeypatch.setattr(Asked, "files", lambda self: {})
+    monkeypatch.setattr("ccfs.images.audit.Child", HereChild)
     refused = audit_images(tmp_path)
     assert refused.replayed == 0
     assert refused.would_run == ("model: m:f", "dataset: x")
-    monkeypatch.setattr(audit_module, "Child", InProcess)  # what is patched here is not patched in a child process
     report = audit_images(tmp_path, trust=True, replay=3)
     assert (report.faults, report.replayed) == ((), 3)
     from ccfs.images import run as run_module
@@ -180,20 +195,6 @@ def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
     assert faults
     assert all("other counts than those that its noise gives" in fault for fault in faults)
     run_module._loaded.cache_clear()
-
-
-class InProcess:
-    """Stands for the confined child: it counts in this process, and its answer goes through JSON too."""
-
-    def __init__(self, store):
-        self.store = store
-
-    def call(self, function, *, indices):
-        assert function == "ccfs.images.audit:recount"
-        return json.loads(json.dumps(audit_module.recount(self.store, indices)))
-
-    def close(self):
-        pass
 
 
 def read_key(folder):
