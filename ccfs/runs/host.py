@@ -35,7 +35,8 @@ Judgement = tuple[bool, bool]
 
 _SECONDS = 600
 """How long one call may take: a trial, or the events of one batch."""
-_MEMORY = 4 << 30
+# Most of it is address space only: MuJoCo reserves about a gigabyte for each environment and touches little of it.
+_MEMORY = 16 << 30
 _HEAD = struct.Struct(">I")
 _LONGEST_ERROR = 500
 _CHILD = "import sys; sys.path[:] = {path!r}; from ccfs.runs.confined import main; main({scratch!r}, {settings!r})"

@@ -10,9 +10,14 @@ import sys
 import pytest
 from stored_studies import EXPERIMENTS
 
+from ccfs.audit.run import audit
 from ccfs.certificates.trajectory import certify_event
 from ccfs.controllers import zoo
 from ccfs.protocol.model import load_protocol
+from ccfs.results.certify import certify
+from ccfs.runs.executors import serial_engine
+from ccfs.runs.run import run
+from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
 FOLDER = EXPERIMENTS / "goal2"
@@ -163,3 +168,12 @@ def test_observation_budgets_are_rederived_for_one_arm():
     assert float(row["budget"]) == document.trajectory.budget
     eta = observation_budget(document.trajectory.budget, bound, horizon=500)
     assert float(row["eta"]) == pytest.approx(eta, rel=1e-3)
+
+
+def test_audit_replays_trials_of_the_table_in_its_confined_child(tmp_path):
+    """The limits of the child must leave room for MuJoCo, which reserves far more memory than it uses."""
+    look = load_protocol(records.HERE / "protocol.toml").first(1)
+    run(look, tmp_path / "run", serial_engine(), where="p")
+    certify(Store(tmp_path / "run"))
+    report = audit(Store(tmp_path / "run"), replay=None)
+    assert (report.faults, report.unchecked, report.replayed) == ((), (), 12)
