@@ -744,3 +744,14 @@ def test_in_words_gives_each_stage_its_own_size():
     assert shown["sensor"] < shown["action"]
     assert f"error of the readings up to a total Euclidean size of {shown['sensor']:.4f}, or shift" in words
     assert f"shift of the proposal centers up to {shown['action']:.4f}, or a mixture" in words
+
+
+def test_in_words_puts_slices_of_the_same_noise_together_because_they_are_covered_together():
+    sensor = ccfs.ProposalSchedule(count=1, sigma={"near": 0.05, "far": 0.05, "compass": 0.01})
+    words, made = words_of(ccfs.Schedule(sensor=sensor))
+    assert "error of the readings of compass up to a total" in words
+    assert f"error of the readings of far, near up to {int(made.axes['sensor']['far'] * 1e4) / 1e4:.4f}" in words
+    half = made.axes["sensor"]["far"] / 2**0.5
+    assert made.lower_at(sensor={"near": half, "far": half}) >= made.target * (1 - 1e-12)
+    three = words_of(ccfs.ProposalSchedule(count=1, sigma=[0.2, 0.4, 0.2]))[0]
+    assert "shift of the proposal centers in coordinates 0, 2 up to" in three

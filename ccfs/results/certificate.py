@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -403,12 +403,22 @@ def covered(proof: TrajectoryCertificate) -> tuple[tuple[str, float], ...]:
             continue
         parts: list[tuple[str, float]] = []
         if isinstance(axes, Mapping):
-            parts = [(f"{what} of {name}", size) for name, size in axes.items() if size > 0.0]
-        elif isinstance(axes, tuple) and 1 < len(axes) <= _MOST_COORDINATES:
-            parts = [(f"{what} in coordinate {i}", size) for i, size in enumerate(axes) if size > 0.0]
+            parts = [(f"{what} of {names}", size) for names, size in _alike(axes.items())]
+        elif isinstance(axes, tuple) and len(set(axes)) > 1 and len(axes) <= _MOST_COORDINATES:
+            alike = _alike((str(i), size) for i, size in enumerate(axes))
+            parts = [(f"{what} in coordinate{'s' * (',' in places)} {places}", size) for places, size in alike]
         is_whole = isinstance(axes, float) or (isinstance(axes, tuple) and 0.0 not in axes)
         found += parts or [(what if is_whole else f"{what} in the coordinates with noise", budget)]
     return tuple(found)
+
+
+def _alike(axes: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return names of one size together, because the same noise covers them together up to that size. Leave out 0."""
+    groups: dict[float, list[str]] = {}
+    for name, size in axes:
+        if size > 0.0:
+            groups.setdefault(size, []).append(name)
+    return [(", ".join(names), size) for size, names in groups.items()]
 
 
 def _covered(proof: TrajectoryCertificate) -> str:
