@@ -307,21 +307,21 @@ class CountingEnv(Slope):
 
 
 class OwnDice(Slope):
-    """Its randomness is its own."""
+    """Its randomness is its own. Every number is another one, so no repetition agrees by chance."""
 
     def __init__(self):
         super().__init__()
         self.dice = np.random.default_rng()
 
     def is_good(self):
-        return self.dice.random() < 0.9
+        return 1.0 + self.dice.random()
 
 
 class LateDice(OwnDice):
     """Its randomness is its own, and comes at the last step only."""
 
     def is_good(self):
-        return self.t < 3 or super().is_good()
+        return 1.0 if self.t < 3 else super().is_good()
 
 
 class SharedDice(Slope):

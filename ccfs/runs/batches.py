@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -216,7 +216,8 @@ def batch_files(
         if private is not None:
             private.take()
     if generators_now() != before:
-        refuse_drawn_numbers(lambda: _trial(protocol, arm, wrapped, controller, batch.trials[-1]))
+        again = [partial(_trial, protocol, arm, wrapped, controller, trial) for trial in reversed(batch.trials)]
+        refuse_drawn_numbers(again)
     public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))
     return public if private is None else (*public, private.finish())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -40,8 +40,8 @@ def generators_kept() -> Iterator[None]:
 
 
 @generators_kept()
-def drawn_from(run: Callable[[], object]) -> tuple[str, ...]:
-    """Return the shared generators from which `run` draws numbers that nobody has set.
+def drawn_from(run: Callable[[], object]) -> tuple[str, ...] | None:
+    """Return the shared generators from which `run` draws numbers that nobody has set, None if it touches none.
 
     It is called with other states than it would find, and once more if a generator moved. A call that seeds a
     generator itself, as an environment does that seeds `np.random` at its reset, leaves the same state both times.
@@ -52,16 +52,19 @@ def drawn_from(run: Callable[[], object]) -> tuple[str, ...]:
     after = generators_now()
     moved = [name for name, state in before.items() if after[name] != state]
     if not moved:
-        return ()
+        return None
     _set(2)
     run()
     again = generators_now()
     return tuple(name for name in moved if again[name] != after[name])
 
 
-def refuse_drawn_numbers(run: Callable[[], object]) -> None:
-    """Raise if a trial draws numbers from a shared generator that the trial does not seed itself."""
-    names = drawn_from(run)
+def refuse_drawn_numbers(trials: Iterable[Callable[[], object]]) -> None:
+    """Raise if a trial draws numbers from a shared generator that the trial does not seed itself.
+
+    The first one that touches a generator at all is looked at.
+    """
+    names = next((found for found in map(drawn_from, trials) if found is not None), ())
     if names:
         raise PremiseError(
             f"trials draw random numbers from {' and '.join(names)}, which their reset seed does not set. So they do "

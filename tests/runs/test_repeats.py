@@ -82,6 +82,11 @@ def test_a_shared_generator_that_moved_is_named(env, name, tmp_path):
     assert "which their reset seed does not set" in message
 
 
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_a_shared_generator_that_only_some_trials_draw_from_is_named(every, tmp_path):
+    assert "Python's `random`" in refused(study("faulty:SometimesIdle", every=every), tmp_path / "run")
+
+
 @pytest.mark.parametrize("env", ["toys:Line", "faulty:Reseeding"])
 def test_parts_that_repeat_are_not_refused(env, tmp_path):
     store = run(study(env), tmp_path / "run", serial_engine(), where="test")
@@ -142,13 +147,13 @@ def draws(*, python=0, numpy=0, seed=None):
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (draws(), ()),
+        (draws(), None),
         (draws(python=1), ("Python's `random`",)),
         (draws(numpy=3), ("numpy's `np.random`",)),
         (draws(python=2, numpy=1), ("Python's `random`", "numpy's `np.random`")),
         (draws(python=2, numpy=1, seed=5), ()),
         (draws(seed=5), ()),
-        (lambda: np.random.default_rng().random(), ()),  # moves nothing that is shared
+        (lambda: np.random.default_rng().random(), None),  # moves nothing that is shared
     ],
 )
 def test_drawn_from_tells_draws_from_seeding_and_restores_everything(call, names):

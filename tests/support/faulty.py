@@ -212,6 +212,19 @@ class Idle(Line):
         return super().step(action)
 
 
+class SometimesIdle(Line):
+    """Draws from a generator that everybody shares in the trials of some reset seeds only."""
+
+    def __init__(self, every=2):
+        super().__init__(dimension=2)
+        self.every = every
+
+    def reset(self, *, seed=None, options=None):
+        if seed % self.every == 0:
+            random.random()
+        return super().reset(seed=seed, options=options)
+
+
 class Remembering(Push):
     """A controller that counts its calls and forgets to begin anew at a reset."""
 
