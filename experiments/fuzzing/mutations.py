@@ -91,7 +91,8 @@ def _change_place(rng: random.Random, document: object) -> None:
     elif kind == 2 and isinstance(inner, dict):
         inner[str(rng.choice(VALUES))[:50]] = inner.pop(key)
     elif kind == 3 and inner is not other:
-        inner[key], other[other_key] = other[other_key], inner[key]  # type: ignore[index]
+        first, second = json.dumps(inner[key]), json.dumps(other[other_key])  # type: ignore[index]
+        inner[key], other[other_key] = json.loads(second), json.loads(first)  # type: ignore[index]
     elif kind == 4 and isinstance(inner[key], (int, float)) and not isinstance(inner[key], bool):  # type: ignore[index]
         number = inner[key]  # type: ignore[index]
         inner[key] = rng.choice((number + 1, number - 1, number * 10, -number, number / 3))  # type: ignore[index]

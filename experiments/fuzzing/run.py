@@ -39,7 +39,8 @@ from ccfs.files.atomic import write_atomically  # noqa: E402
 from ccfs.files.terminal import printable  # noqa: E402
 from ccfs.protocol.model import ProtocolError, load_protocol  # noqa: E402
 from ccfs.results.certificate import RunCertificate  # noqa: E402
-from ccfs.runs.batches import Journal, plan  # noqa: E402
+from ccfs.runs.batches import plan  # noqa: E402
+from ccfs.runs.journal import Journal  # noqa: E402
 from ccfs.runs.manifest import MANIFEST, Manifest, _digest  # noqa: E402
 from ccfs.runs.store import Store  # noqa: E402
 
@@ -239,11 +240,46 @@ def image_runs(rng: random.Random, folder: Path) -> str:
         found = read_run(folder)
     except ValueError:
         return "refused"
-    return "accepted" if found.network is None or NAME.fullmatch(found.network) else "wrong accept: no name"
+    network = None if found.asked is None else found.asked.network
+    return "accepted" if network is None or NAME.fullmatch(network) else "wrong accept: no name"
+
+
+def image_certificates(rng: random.Random, folder: Path) -> str:
+    """A certificate of images. An accepted one must say what its counts give."""
+    from ccfs.certificates.images import Rule
+    from ccfs.images.certificate import ImageCertificate, _dense, _digest, derived
+    from ccfs.images.counts import CountRow, CountTable
+
+    path = folder / "c.json"
+    path.write_bytes(rng.choice((mutations.json_of, mutations.json_of, mutations.bytes_of))(rng, IMAGE_CERTIFICATE))
+    if rng.random() < 0.5:  # with a new digest, as a forger would write it
+        try:
+            made = ImageCertificate.from_bytes(path.read_bytes(), where="c")
+            path.write_bytes(made.model_copy(update={"digest": _digest(made)}).to_bytes())
+        except ValueError:
+            pass
+    code, _ = called("verify", path)
+    if code:
+        return "refused"
+    found = ImageCertificate.from_bytes(path.read_bytes(), where="c")
+    rows = tuple(
+        CountRow(
+            index=claim.index, label=claim.label, variant=found.variant,
+            selection=_dense(claim.selection, claim.selection_rejected, found.key.num_classes),
+            estimation=_dense(claim.estimation, claim.estimation_rejected, found.key.num_classes),
+        )
+        for claim in found.claims
+    )  # fmt: skip
+    rule = next(rule for rule in Rule if rule.value == found.rule)
+    again = derived(CountTable(key=found.key, rows=rows), found.variant, rule, delta=found.delta)
+    is_true = [claim.radius for claim in again.claims] == [claim.radius for claim in found.claims]
+    is_proved = found.key.proof is None or found.key.proof.covariance_ratio >= 1.0
+    return "accepted" if is_true and is_proved else "wrong accept: radii that do not follow"
 
 
 KINDS: tuple[tuple[Callable[[random.Random, Path], str], int], ...] = (
     (protocols, 4), (certificates, 4), (runs, 8), (zoo_entries, 2), (image_counts, 2), (image_runs, 1),
+    (image_certificates, 2),
 )  # fmt: skip
 
 
@@ -279,11 +315,12 @@ def cases(seed: int, ledger: Ledger) -> Iterator[None]:
 
 def prepare(folder: Path) -> None:
     """Make what is going to be changed."""
-    global RUN, CERTIFICATES, ZOO, ORIGINAL, COUNTS, IMAGE_RUN
-    from ccfs.certificates.images import LabelCounts
+    global RUN, CERTIFICATES, ZOO, ORIGINAL, COUNTS, IMAGE_RUN, IMAGE_CERTIFICATE
+    from ccfs.certificates.images import LabelCounts, Rule
     from ccfs.controllers import zoo
+    from ccfs.images.certificate import derived
     from ccfs.images.counts import CountRow, CountTable, RunKey, write_counts
-    from ccfs.images.folder import ImageRun
+    from ccfs.images.folder import Asked, ImageRun
 
     text = re.sub(r"initial_law = \d+", "initial_law = 24", TEXT).replace("batch = 50", "batch = 12")
     text = text.replace("target = 0.9", "target = 0.5").replace("delta = 0.001", "delta = 0.05")
@@ -307,9 +344,12 @@ def prepare(folder: Path) -> None:
         )
         for index in range(20)
     )  # fmt: skip
-    write_counts(folder / "counts.parquet", CountTable(key=key, rows=rows))
+    table = CountTable(key=key, rows=rows)
+    write_counts(folder / "counts.parquet", table)
     COUNTS = (folder / "counts.parquet").read_bytes()
-    IMAGE_RUN = ImageRun(dataset="mnist", network="mnist-small-sigma1", sigma=1.0).model_dump_json().encode() + b"\n"
+    asked = Asked(dataset="mnist", network="mnist-small-sigma1", sigma=0.5)
+    IMAGE_RUN = ImageRun(key=key, images=((0, 20),), asked=asked).to_bytes()
+    IMAGE_CERTIFICATE = derived(table, "none", Rule.UNFILTERED, delta=0.01).to_bytes()
 
 
 def main(arguments: Arguments) -> dict[str, object]:
