@@ -17,6 +17,7 @@ from ccfs.envs.safety import compat
 from ccfs.envs.safety.fast import LightBuilder
 from ccfs.envs.safety.selftest import same_bits
 from ccfs.runtime.environment import observation_layout
+from ccfs.runtime.remade import layers, remaker
 
 pytestmark = pytest.mark.slow
 
@@ -176,3 +177,15 @@ def test_make_says_where_each_sensor_is_in_the_flat_observation(fast):
     for name in ("accelerometer", "velocimeter", "gyro", "magnetometer"):
         np.testing.assert_array_equal(seen[slice(*layout[name])], agent.get_sensor(name))
     assert observation_layout(make_gymnasium("SafetyPointGoal2-v0", fast=fast)) == layout
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_task_is_made_again_as_it_was(fast):
+    env = make("SafetyPointGoal1-v0", fast=fast, max_episode_steps=4)
+    again = remaker(env)()
+    assert [type(layer) for layer in layers(again)] == [type(layer) for layer in layers(env)]
+    np.testing.assert_array_equal(again.reset(seed=1)[0], env.reset(seed=1)[0])
+    for _ in range(4):
+        one, other = again.step(np.ones(2)), env.step(np.ones(2))
+        np.testing.assert_array_equal(one[0], other[0])
+        assert one[1:5] == other[1:5]

@@ -120,19 +120,3 @@ def test_arguments_are_copies():
     env = Holds([1, 2])
     arguments_of(env)["places"].append(3)
     assert env.places == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.extras
-@pytest.mark.parametrize("fast", [True, False])
-def test_safety_gymnasium_is_remade(fast):
-    from ccfs.envs import make
-
-    env = make("SafetyPointGoal1-v0", fast=fast, max_episode_steps=4)
-    again = remaker(env)()
-    assert kinds(again) == kinds(env)
-    np.testing.assert_array_equal(again.reset(seed=1)[0], env.reset(seed=1)[0])
-    for _ in range(4):
-        one, other = again.step(np.ones(2)), env.step(np.ones(2))
-        np.testing.assert_array_equal(one[0], other[0])
-        assert one[1:5] == other[1:5]
