@@ -291,9 +291,12 @@ def test_run_removes_the_manifest_before_it_writes_a_batch(reference, tmp_path, 
     run(made, root, serial_engine(), where="p")
     (root / "batches/steer/one/nominal/batch-00000.json").unlink()
     present = []
-    original = Store.write
-    monkeypatch.setattr(
-        Store, "write", lambda self, *rest: (present.append(self.exists("manifest.json")), original(self, *rest))[1]
-    )
+    original = Store.write_together
+
+    def write_together(self, contents):
+        present.append((len(contents), self.exists("manifest.json")))
+        original(self, contents)
+
+    monkeypatch.setattr(Store, "write_together", write_together)
     run(made, root, serial_engine(), where="p")
-    assert present == [False] * 4  # two tables, the journal, the new manifest
+    assert present == [(2, False), (1, False), (1, False)]  # two tables, the journal, the new manifest
