@@ -26,6 +26,12 @@ EARLIER = {
     "attacks, five million steps": range(2_500_000, 2_500_128),
     "ablation, five million steps": range(2_600_000, 2_600_064),
     "table, first edition": range(3_000_000, 3_000_256),
+    "navigator, first edition": range(1_100_000, 1_100_256),
+    "ladder, first edition": range(1_300_000, 1_301_024),
+    "guarded, first edition": range(3_200_000, 3_200_256),
+    "costs, first edition": range(3_400_000, 3_400_256),
+    "attacks, first edition": range(3_500_000, 3_500_256),
+    "ablation, first edition": range(3_600_000, 3_600_064),
     "table, before the stages": range(4_000_000, 4_000_256),
 }
 """Cohorts of earlier certificates: of agents with fewer training steps, or with the noise of earlier formats. Those
