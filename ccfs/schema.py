@@ -23,6 +23,9 @@ DOCUMENTS: Mapping[str, str] = {
     "manifest": "ccfs.runs.manifest:Manifest",
     "batch": "ccfs.runs.journal:Journal",
     "verdicts": "ccfs.runs.batches:Verdicts",
+    "signed-run": "ccfs.runs.signature:SignedRun",
+    "registration": "ccfs.runs.registration:Registration",
+    "begun": "ccfs.runs.registration:Begun",
     "costs": "ccfs.results.costs:CostsDocument",
     "table": "ccfs.results.table:TableDocument",
     "audit": "ccfs.audit.run:AuditReport",
@@ -56,7 +59,10 @@ def schema(kind: str) -> dict[str, object]:
     """Return the JSON Schema of a kind of document."""
     # A person may leave defaults out of a protocol. A document that a program wrote has every key.
     mode: JsonSchemaMode = "validation" if kind == "protocol" else "serialization"
-    made = model_of(kind).model_json_schema(schema_generator=_Plain, mode=mode)
+    model = model_of(kind)
+    made = model.model_json_schema(schema_generator=_Plain, mode=mode)
+    left_out: frozenset[str] = getattr(model, "omitted", frozenset())
+    made["required"] = [key for key in made.get("required", ()) if key not in left_out]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 

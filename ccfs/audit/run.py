@@ -23,7 +23,7 @@ from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
 from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.host import ChildHost, Host, HostError, host_of
-from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.manifest import MANIFEST, UNLISTED, manifest_faults
 from ccfs.runs.provenance import (
     PROVENANCE,
     Provenance,
@@ -33,13 +33,15 @@ from ccfs.runs.provenance import (
     packages,
     trial_targets,
 )
+from ccfs.runs.registration import BEGUN, REGISTRATION, read_registration
+from ccfs.runs.signature import signature_faults, signing_key
 from ccfs.runs.store import RunError, Store, Trust
 from ccfs.runs.trust import foreign_parts, object_places, places_of, shipped_events
 
-__all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines", "kind_faults", "lock_faults"]
+__all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines", "kind_faults", "lock_faults", "signature_notes"]
 
 MOST_OF_A_KIND = 10
-_SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
+_SINGLE_FILES = ("protocol.json", PROVENANCE, REGISTRATION, BEGUN, *UNLISTED, "report.html")
 
 
 class AuditReport(Document):
@@ -97,7 +99,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     if faults:
         return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = [*lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store), *signature_faults(store)]
     if faults:
         return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
     try:
@@ -109,6 +111,10 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
         found.faults.append("protocol.json: must be the canonical text of its protocol.")
     if expected is not None and protocol.hash != expected:
         found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
+    try:
+        read_registration(store, protocol)
+    except RunError as error:
+        found.faults.append(f"{REGISTRATION}: {error}")
     recorded = _compare_provenance(store, protocol, found)
     foreign = foreign_parts(protocol)
     is_trusted = store.trust is not Trust.NONE
@@ -127,6 +133,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     found.faults += _stray_files(store, protocol, found)
     if not found.faults:
         _check_certificates(store, protocol, counted, found)
+    found.notes += signature_notes(store)
     if store.exists("report.html"):
         found.notes.append("report.html: only its hash was checked. `ccfs report` writes the page again from the run.")
     trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
@@ -170,6 +177,15 @@ def _replay(
             found.unchecked.append(f"whether {len(chosen)} trajectories replay: {error}")
             return 0
     return 0 if found.faults else len(chosen)
+
+
+def signature_notes(store: Store) -> list[str]:
+    """Return a note about the key that signed a run. `signature_faults` has checked that its signature is valid."""
+    key = signing_key(store)
+    if key is None:
+        return []
+    whose = "`ccfs verify CERTIFICATE --run RUN --signer FILE` tells whether that is somebody whom you know"
+    return [f"signed by the key {key.fingerprint}. {whose}."]
 
 
 def kind_faults(store: Store) -> Iterator[str]:

@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, train
+from ccfs.cli import image, run, show, sign, train
 from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
-_IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
+_IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "register", "sign", "export")
 _MORE = "More"
 
 
@@ -45,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(run.app)
+app.add_typer(sign.app)
 app.add_typer(show.app)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)

@@ -31,6 +31,7 @@ from ccfs.files.terminal import echo
 if TYPE_CHECKING:
     from ccfs.protocol.model import Protocol
     from ccfs.results.certificate import RunCertificate
+    from ccfs.results.verify import SignatureCheck, Verification
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
@@ -48,6 +49,12 @@ def run(
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K trials of each arm.")] = None,
     modules: ModulesOption = None,
+    registration: Annotated[
+        Path | None,
+        typer.Option(
+            help="The record that `ccfs register` wrote of this protocol. The run takes it in at its beginning."
+        ),
+    ] = None,
 ) -> None:
     """Run the trials of a protocol and certify them.
 
@@ -55,6 +62,7 @@ def run(
     interrupt a run at any time. The same command resumes it. docs/protocol.md explains every key of a protocol
     file, and `ccfs demo --protocol` prints one to start from. Exit code 1: a claim is not certified.
     """
+    from ccfs.files.reading import limits, read_bytes
     from ccfs.protocol.model import load_protocol
     from ccfs.runs.build import foreign_targets
     from ccfs.runs.trust import foreign_parts
@@ -65,7 +73,9 @@ def run(
     folder = protocol.resolve().parent if modules is None else modules
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
-    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
+    record = None if registration is None else read_bytes(registration, most=limits().document)
+    engine = engine_for(workers, cluster)
+    store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder, record)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
@@ -115,60 +125,84 @@ def verify(
     run: Annotated[
         Path | None, typer.Option(help="Folder of the run. With it, the counts are counted again from the traces.")
     ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option(help="Who must have signed the run: a public key, or a file like OpenSSH's allowed_signers."),
+    ] = None,
     modules: ModulesOption = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Recompute the numbers of a certificate, and say what was only quoted from the file.
 
-    Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
+    With --signer, the run must be signed by a key in that file: a public key, or OpenSSH's allowed_signers. Exit code
+    1: a number does not follow, or the signature does not fit. Exit code 2: the file is no certificate.
     """
     from ccfs.certificates.trajectory import CertificateError
+    from ccfs.files.signing import SignatureError
     from ccfs.images.certificate import is_image_certificate
-    from ccfs.protocol.registry import IN_MEMORY
+    from ccfs.images.counts import RecordError
     from ccfs.results.certificate import NotACertificateError
-    from ccfs.results.verify import refuse_no_file, refused, verification
-    from ccfs.results.verify import verify as verify_file
+    from ccfs.results.verify import refuse_no_file, refused
 
     refuse_no_file(certificate)
-    if is_image_certificate(certificate):
-        _verify_images(certificate, run, as_json=as_json)
-        return
     try:
-        document = verify_file(certificate, None if run is None else open_run(run, modules, trust=trust))
+        signature = _checked_signature(certificate, run, signer)
+        if is_image_certificate(certificate):
+            made, conclusion = _verified_images(certificate, run, signature)
+        else:
+            made, conclusion = _verified(
+                certificate, None if run is None else open_run(run, modules, trust=trust), signature
+            )
     except NotACertificateError as error:
         fail(error, BAD_INPUT)
-    except CertificateError as error:
+    except (CertificateError, RecordError, SignatureError) as error:
         if as_json:
             echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
         fail(error, DOES_NOT_HOLD)
-    made = verification(document, is_recounted=run is not None)
     if as_json:
         echo(made.to_bytes().decode().rstrip())
         return
-    echo(f"The certificate says: {document.sentence}")
+    echo(f"The certificate says: {made.sentence}")
+    checked = () if made.signature is None else (made.signature.sentence,)
     for title, lines in (
-        ("Recomputed here:", made.recomputed),
+        ("Recomputed here:", (*checked, *made.recomputed)),
         ("Only quoted, and written by whoever wrote the file:", made.quoted),
         ("Premises:", made.premises),
     ):
         echo(title, *(f"- {line}" for line in lines))
+    echo(conclusion)
+
+
+def _checked_signature(certificate: Path, run: Path | None, signer: Path | None) -> SignatureCheck | None:
+    from ccfs.files.signing import read_signers
+    from ccfs.results.verify import signature_check
+
+    if signer is None:
+        return None
+    if run is None:
+        raise ValueError("`--signer` needs `--run RUN`, because a signature is over the manifest of a run.")
+    return signature_check(certificate, open_run(run), read_signers(signer))
+
+
+def _verified(certificate: Path, store: Store | None, signature: SignatureCheck | None) -> tuple[Verification, str]:
+    """Recompute a certificate, and return the verdict and its last sentence."""
+    from ccfs.protocol.registry import IN_MEMORY
+    from ccfs.results.verify import verification
+    from ccfs.results.verify import verify as verify_file
+
+    document = verify_file(certificate, store)
+    made = verification(document, is_recounted=store is not None, signature=signature)
     counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
-    echo("Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."))
+    return made, "Every number follows from the counts" + (f", and the counts from the {counted}." if store else ".")
 
 
-def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> None:
-    """Recompute every radius of an image certificate and print what it says."""
+def _verified_images(certificate: Path, run: Path | None, signature: SignatureCheck | None) -> tuple[Verification, str]:
+    """Recompute every radius of an image certificate, and return the verdict and its last sentence."""
     from ccfs.images.certificate import verify_image
-    from ccfs.images.counts import RecordError
-    from ccfs.results.verify import Verification, refused
+    from ccfs.results.verify import Verification
 
-    try:
-        document = verify_image(certificate, run)
-    except RecordError as error:
-        if as_json:
-            echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
-        fail(error, DOES_NOT_HOLD)
+    document = verify_image(certificate, run)
     made_by = "that the counts are those of the network, the images and the noise with these digests."
     made = Verification(
         holds=True,
@@ -178,18 +212,9 @@ def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> Non
         recomputed=(f"{len(document.claims)} labels and radii, from the counts in the file.",),
         quoted=(made_by,) if run is not None else (made_by, "that the run has these counts. Use --run."),
         premises=document.premises,
+        signature=signature,
     )
-    if as_json:
-        echo(made.to_bytes().decode().rstrip())
-        return
-    echo(f"The certificate says: {document.sentence}")
-    for title, lines in (
-        ("Recomputed here:", made.recomputed),
-        ("Only quoted, and written by whoever wrote the file:", made.quoted),
-        ("Premises:", made.premises),
-    ):
-        echo(title, *(f"- {line}" for line in lines))
-    echo("Every radius follows from the counts" + (", and the counts are those of the run." if run else "."))
+    return made, "Every radius follows from the counts" + (", and the counts are those of the run." if run else ".")
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -252,7 +277,12 @@ def audit(
 
 
 def _run_and_certify(
-    protocol: Protocol, output: Path | None, engine: Engine, where: str, modules: Path | None = None
+    protocol: Protocol,
+    output: Path | None,
+    engine: Engine,
+    where: str,
+    modules: Path | None = None,
+    registration: bytes | None = None,
 ) -> tuple[Store, bool]:
     """Run, certify and print. Return the run and whether every claim is certified."""
     from ccfs.results.certify import certify as certify_store
@@ -274,7 +304,9 @@ def _run_and_certify(
                             err=True,
                         )
             with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
-                store = run_protocol(protocol, root, engine, where=where, advance=advance, modules=modules)
+                store = run_protocol(
+                    protocol, root, engine, where=where, advance=advance, modules=modules, registration=registration
+                )
             documents = certify_store(store)
     finally:
         engine.close()
@@ -326,4 +358,4 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
             echo(f"  under {attacked.attack}: {seen} observed, {at}")
     for line in endings(store, store.protocol(), documents):
         echo(line)
-    echo(f"Protocol: {documents[0].protocol}")
+    echo(f"Protocol: {documents[0].protocol}", documents[0].registered)

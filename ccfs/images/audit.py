@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccfs.audit.run import AuditReport, kind_faults, lock_faults
+from ccfs.audit.run import AuditReport, kind_faults, lock_faults, signature_notes
 from ccfs.certificates.images import DIAGNOSTICS, Rule
 from ccfs.files.documents import DocumentError
 from ccfs.files.reading import RefusedFileError
@@ -16,13 +16,14 @@ from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
 from ccfs.images.run import provenance_of, recounted
 from ccfs.runs.host import Child, HostError
-from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.manifest import UNLISTED, manifest_faults
 from ccfs.runs.provenance import PROVENANCE, Provenance, differences
+from ccfs.runs.signature import signature_faults
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["audit_images"]
 
-_SINGLE = (HEAD, PROVENANCE, COUNTS, MANIFEST, "report.html")
+_SINGLE = (HEAD, PROVENANCE, COUNTS, *UNLISTED, "report.html")
 _FOLDERS = (f"{FOLDER}/", "attack/", "exports/")
 
 
@@ -45,7 +46,7 @@ def audit_images(
     if faults:
         return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = [*lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store), *signature_faults(store)]
     if faults:
         return AuditReport(faults=tuple(faults), files=files)
     try:
@@ -57,7 +58,7 @@ def audit_images(
     if expected is not None and run.hash != expected:
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
     opens = trust or run.asked is None or not run.asked.foreign
-    notes = list(_notes(store, run, opens=opens)) if not faults else []
+    notes = [*_notes(store, run, opens=opens), *signature_notes(store)] if not faults else []
     again = _Again()
     if not faults and replay != 0:
         again = _replay(store, run, table, replay, trust=trust)

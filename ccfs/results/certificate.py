@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -20,12 +20,14 @@ from ccfs.protocol.model import EventSpec
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 from ccfs.runs.provenance import ControllerDigest
+from ccfs.runs.registration import Time
 
 __all__ = [
     "AttackedCount",
     "ClaimRecord",
     "CodeDigests",
     "NotACertificateError",
+    "RegistrationRecord",
     "RunCertificate",
     "TrajectoryDocument",
     "claim_record",
@@ -154,9 +156,19 @@ class TrajectoryDocument(ClaimRecord, Document):
     )
 
 
+class RegistrationRecord(Table):
+    """The registration of a protocol. Both times are those of the author's clocks."""
+
+    record: Digest = Field(description="SHA-256 of the signed record, as whoever published it can show it.")
+    key: str = Field(pattern="^SHA256:[A-Za-z0-9+/]{43}$", description="Fingerprint of the key that signed the record.")
+    time: Time = Field(description="When the protocol was registered, in UTC.")
+    begun: Time = Field(description="When the run began, in UTC, after it had taken in the record.")
+
+
 class RunCertificate(Document):
     """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset({"registration"})
     format: Literal["ccfs/certificate/2"] = Field(
         default="ccfs/certificate/2", description="Kind and version of this document."
     )
@@ -193,6 +205,10 @@ class RunCertificate(Document):
     traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
     claim: ClaimRecord = Field(description="The certificate proper.")
+    registration: RegistrationRecord | None = Field(
+        default=None,
+        description="The registration that the run took in before its first trial. A run without one has no such key.",
+    )
 
     @property
     def trajectory(self) -> TrajectoryCertificate:
@@ -284,7 +300,20 @@ class RunCertificate(Document):
                 found.append(
                     "No second environment could be made to compare with, so the claim is about the one that was given."
                 )
+        found.append(self.registered)
         return tuple(found)
+
+    @property
+    def registered(self) -> str:
+        """Whether the protocol was registered before the first trial, and what that rests on, in words."""
+        found = self.registration
+        if found is None:
+            return "Not registered: only its author says that the protocol was fixed before the first trial."
+        return (
+            f"Registered: the key {found.key} signed the protocol and the number of its trials at {found.time}, and "
+            f"the run began at {found.begun}. Both are the author's own times. A place that published the record with "
+            f"SHA-256 {found.record} can show when it was there."
+        )
 
     @property
     def sentence(self) -> str:
@@ -336,6 +365,8 @@ class RunCertificate(Document):
             raise CertificateError("has more trials that failed because of how they ended than trials that failed.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
+        if self.registration is not None and not self.registration.time <= self.registration.begun:
+            raise CertificateError("was begun before it was registered.")
         if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
 

@@ -9,7 +9,14 @@ from typing import cast
 from ccfs.attacks.ledger import attacked_stages
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
-from ccfs.results.certificate import AttackedCount, CodeDigests, Ended, RunCertificate, claim_record
+from ccfs.results.certificate import (
+    AttackedCount,
+    CodeDigests,
+    Ended,
+    RegistrationRecord,
+    RunCertificate,
+    claim_record,
+)
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
 from ccfs.runs.counting import certificate, lost, recorded_events, tally
@@ -20,6 +27,7 @@ from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import event_digest, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import TrajectoryRow
+from ccfs.runs.registration import read_registration
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import shipped_events
 
@@ -82,7 +90,7 @@ def derive(
             for attack in (None, *protocol.attacks)
         }
         by_ending = {arm.name: lost(store, protocol, arm, judged) for arm in protocol.arms}
-    record = read_provenance(store)
+    record, registration = read_provenance(store), _registration(store, protocol)
     reader = RunReader(store, protocol)
     digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
     behind = record.get("events")
@@ -138,8 +146,19 @@ def derive(
                         packages=packages,
                     ),
                     claim=claim_record(certificate(protocol, arm, event.name, counts[event.name], trials)),
+                    registration=registration,
                 ),
             )
+
+
+def _registration(store: Store, protocol: Protocol) -> RegistrationRecord | None:
+    """Return the registration of a run as a certificate carries it, or None if the run is not registered."""
+    found = read_registration(store, protocol)
+    if found is None:
+        return None
+    registered, begun = found
+    key, time = registered.key.fingerprint, registered.record.time
+    return RegistrationRecord(record=registered.digest, key=key, time=time, begun=begun.time)
 
 
 def _texts(table: object) -> dict[str, str]:
