@@ -17,7 +17,20 @@ from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
-_IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "register", "sign", "export")
+_IN_ORDER = (
+    "demo",
+    "run",
+    "report",
+    "table",
+    "costs",
+    "certify",
+    "verify",
+    "audit",
+    "register",
+    "sign",
+    "retrace",
+    "export",
+)
 _MORE = "More"
 
 

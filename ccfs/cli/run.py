@@ -194,6 +194,7 @@ def _verified(certificate: Path, store: Store | None, signature: SignatureCheck 
     document = verify_file(certificate, store)
     made = verification(document, is_recounted=store is not None, signature=signature)
     counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
+    counted = counted if document.root is None else "stored verdicts: this run keeps no traces"
     return made, "Every number follows from the counts" + (f", and the counts from the {counted}." if store else ".")
 
 
@@ -222,7 +223,13 @@ def audit(
     run: RunArgument,
     replay: Annotated[
         str | None,
-        typer.Option(help="How many trials or images to replay: a number, or all. Default: all trials, or one image."),
+        typer.Option(
+            help="How many trials or images to replay, drawn at random: a number, or all. Default: all trials (300 if "
+            "the run keeps no traces), or one image."
+        ),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(help="Your own seed of the draw. Default: fresh random numbers, which are printed.")
     ] = None,
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
     modules: ModulesOption = None,
@@ -237,17 +244,21 @@ def audit(
     """
     from ccfs.audit.run import audit as audit_store
     from ccfs.audit.run import fault_lines
+    from ccfs.certificates.rounding import upper_text
 
     if replay not in (None, "all") and not replay.isdigit():
         raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
     is_image = (run / "run.json").is_file()
-    count = None if replay == "all" or (replay is None and not is_image) else int(replay or 1)
+    count = int(replay) if replay not in (None, "all") else None
     if is_image:
         from ccfs.images.audit import audit_images
 
-        report = audit_images(run, replay=count, trust=trust, expected=expect_protocol)
+        number = 1 if replay is None else count
+        report = audit_images(run, replay=number, trust=trust, expected=expect_protocol, seed=seed)
     else:
-        report = audit_store(open_run(run, modules, trust=trust), replay=count, expected=expect_protocol)
+        store = open_run(run, modules, trust=trust)
+        number = _usual_replay(store) if replay is None else count
+        report = audit_store(store, replay=number, expected=expect_protocol, seed=seed)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
         exit_unless(report.is_clean)
@@ -272,8 +283,25 @@ def audit(
         f"{run}: {verdict}. {report.files} files, {report.trajectories} {'images' if is_image else 'trajectories'}, "
         f"{report.replayed} replayed bit for bit."
     )
+    if report.seed is not None:
+        shares = " and ".join(
+            f"{part.forged} or more forged ones ({upper_text(100 * part.forged / report.trajectories, 2)}%) with "
+            f"probability {part.probability:g}"
+            for part in report.exposure
+        )
+        echo(f"Drawn by the seed {report.seed}. Such a draw exposes {shares}.")
     if report.unchecked:
         raise typer.Exit(NOT_CHECKED)
+
+
+def _usual_replay(store: Store) -> int | None:
+    """Return how many trials an audit replays if nobody says: all, or some of a run that is too long for that."""
+    from ccfs.runs.store import RunError
+
+    try:
+        return None if store.protocol().keeps_traces else 300
+    except (RunError, ValueError):
+        return None  # the audit says what is wrong
 
 
 def _run_and_certify(

@@ -168,7 +168,7 @@ class RegistrationRecord(Table):
 class RunCertificate(Document):
     """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
 
-    omitted: ClassVar[frozenset[str]] = frozenset({"registration"})
+    omitted: ClassVar[frozenset[str]] = frozenset({"registration", "root"})
     format: Literal["ccfs/certificate/2"] = Field(
         default="ccfs/certificate/2", description="Kind and version of this document."
     )
@@ -202,12 +202,19 @@ class RunCertificate(Document):
         description="How many nominal trials failed the event because of how they ended, by their outcome."
     )
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
-    traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
+    traces: dict[File, Digest] = Field(
+        description="SHA-256 of each file of traces that was counted. It is empty if the run keeps no traces."
+    )
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
     claim: ClaimRecord = Field(description="The certificate proper.")
     registration: RegistrationRecord | None = Field(
         default=None,
         description="The registration that the run took in before its first trial. A run without one has no such key.",
+    )
+    root: Digest | None = Field(
+        default=None,
+        description="Root of the Merkle tree over the nominal trials, if the run keeps no traces. Other certificates "
+        "have no such key.",
     )
 
     @property
@@ -365,6 +372,8 @@ class RunCertificate(Document):
             raise CertificateError("has more trials that failed because of how they ended than trials that failed.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
+        if (self.root is None) != bool(self.traces):
+            raise CertificateError("must have the hashes of its traces, or the root of a run without traces.")
         if self.registration is not None and not self.registration.time <= self.registration.begun:
             raise CertificateError("was begun before it was registered.")
         if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):

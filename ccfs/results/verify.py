@@ -112,6 +112,10 @@ def verification(
         replay_tells = f"{made_by} `ccfs.audit_policy` makes them again with the objects themselves."
     if document.registration is not None:
         counts.append(f"that the key {document.registration.key} signed a registration of this protocol.")
+    if document.root is not None:
+        counts.append(f"the root {document.root} of the Merkle tree over the trials, which keep no traces.")
+        replay_tells = f"{made_by} `ccfs audit RUN --replay K` makes K of them again, drawn at random."
+        run_tells = "that the run has these verdicts. `ccfs verify --run RUN` counts them again."
     if document.definition.event == IN_MEMORY:
         counts.append(f"from the stored verdicts of {document.event}, an event in memory, which nobody asked again.")
     return Verification(

@@ -15,6 +15,7 @@ from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, recorded_events, successes
 from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.journal import commit, is_finished
+from ccfs.runs.judging import run_hashed
 from ccfs.runs.manifest import MANIFEST, write_manifest
 from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.provenance import (
@@ -76,7 +77,8 @@ def run(
         record = _claim(store, protocol, lambda: provenance(protocol, check(protocol, where=where)), registration)
         _refuse_changed_batches(store, protocol)
         was_finished = store.exists(MANIFEST)
-        work = partial(run_batch, protocol.canonical, expected=canonical_json(record), modules=place)
+        function = run_batch if protocol.keeps_traces else run_hashed
+        work = partial(function, protocol.canonical, expected=canonical_json(record), modules=place)
         with Pool(engine, work) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance)
