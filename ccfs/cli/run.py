@@ -273,8 +273,8 @@ def _run_and_certify(
                             f'note: `{place}` is code of your own. The hash covers it with: digest = "{digest}"',
                             err=True,
                         )
-            with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
-                store = run_protocol(protocol, root, engine, where=where, advance=advance, modules=modules)
+            with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as bar:
+                store = run_protocol(protocol, root, engine, where=where, advance=bar, found=bar.found, modules=modules)
             documents = certify_store(store)
     finally:
         engine.close()
