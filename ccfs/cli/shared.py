@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
+    from ccfs.study.opened import ClaimLine
 
 __all__ = [
     "BAD_INPUT",
@@ -38,6 +39,7 @@ __all__ = [
     "interruptible",
     "numbers",
     "open_run",
+    "print_claims",
     "print_table",
     "progress_bar",
     "readable_errors",
@@ -136,6 +138,10 @@ class Bar:
         if seconds > 0.0:
             self._display.update(self._task, note=f"{made / seconds:.1f} {self._unit}/s")
 
+    def extend(self, more: int) -> None:
+        """Make the bar longer, if more work turned up."""
+        self._display.update(self._task, total=(self._display.tasks[0].total or 0) + more)
+
     def found(self, done: int) -> None:
         """Move the bar on by work that was done before. It does not count for the rate."""
         self._found += done
@@ -220,3 +226,10 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
     # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
     widest = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(heads, *rows, strict=True)) + 1
     Console(width=max(Console().width, widest)).print(printed)
+
+
+def print_claims(title: str, claims: Sequence[ClaimLine]) -> None:
+    """Print a table of certificates."""
+    from ccfs.study.opened import claim_cells
+
+    print_table(title, *claim_cells(claims), left=2)

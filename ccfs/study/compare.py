@@ -336,7 +336,6 @@ def _forest(differences: Sequence[Difference]) -> Markup:
         label="Differences of nominal probabilities with their certified intervals",
         x_label="first minus second: difference of nominal probabilities",
         height=70.0 + 26.0 * len(differences),
-        width=640.0,
     )
     chart.line([(0.0, -0.5), (0.0, -len(differences) - 0.5)], "target")
     for number, one in enumerate(differences, start=1):

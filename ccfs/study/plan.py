@@ -26,6 +26,9 @@ from ccfs.certificates.stratified import GRID, stratified_evidence
 from ccfs.certificates.trajectory import certify_event
 from ccfs.files.documents import Document, Infinite, Table
 from ccfs.files.frames import axes, data_frame, html_table
+from ccfs.protocol.model import Protocol
+from ccfs.runs.store import Store
+from ccfs.study.opened import OpenedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +43,7 @@ __all__ = [
     "PlanLine",
     "StrataDesign",
     "TrialPlan",
+    "piloted",
     "piloted_rates",
     "plan",
     "planned",
@@ -131,6 +135,15 @@ class CountDesign(Design):
         """Return the budgets of the counts that are reached with these probabilities."""
         often, half = (self._count_reached(trials, level) for level in (chance, 0.5))
         return Outlook(self.budget(often, trials), self.budget(half, trials))
+
+    def expected(self, trials: int) -> float:
+        """Return the expected budget, where a target that is not certified counts as 0.
+
+        It is the average over twenty counts that stand for equally likely parts of their law.
+        """
+        shares = [(i + 0.5) / 20 for i in range(20)]
+        budgets = [self.budget(self._count_reached(trials, share), trials) for share in shares]
+        return sum(budget or 0.0 for budget in budgets) / len(budgets)
 
     def chance(self, trials: int, budget: float) -> float:
         """Return the probability of a count that certifies the budget."""
@@ -384,6 +397,9 @@ class TrialPlan(Table):
         if self.needed is not None:
             drawn.axvline(self.needed, color="0.2", linewidth=1, linestyle="-.", label=f"{self.needed} trials")
         drawn.set(xscale="log", xlabel="trials", ylabel=f"certified budget of the {self.stage} stage")
+        marks = [number for number in trials if number != self.needed][:: math.ceil(len(trials) / 6)]
+        drawn.set_xticks(marks, [f"{number:,}" for number in marks])
+        drawn.set_xticks([], minor=True)
         drawn.set_title(f"{self.name}: a forecast, rate {self.rate:.4g}", fontsize="medium")
         drawn.set_ylim(bottom=0.0)
         drawn.legend(fontsize="small")
@@ -527,6 +543,20 @@ def planned(
         warning=None if needed is not None else _warning(design, wanted, level, limit),
         lines=tuple(lines),
     )
+
+
+def piloted(protocol: Protocol, pilot: Store) -> list[tuple[str, Schedule, tuple[int, int] | None]]:
+    """Return for each claim of a protocol its name, its schedule, and what a pilot run with the same names counted."""
+    if pilot.protocol().hash == protocol.hash:
+        raise ValueError(f"{pilot.root}: must be a pilot, got the run of this protocol itself. Its trials count once.")
+    counts = {(one.arm, one.event): (one.successes, one.trials) for one in OpenedRun(pilot).certificates}
+    found: list[tuple[str, Schedule, tuple[int, int] | None]] = []
+    for arm in protocol.arms:
+        for event in protocol.events:
+            if (arm.name, event.name) not in counts:
+                raise ValueError(f"{pilot.root}: must have a certificate of {arm.name}, {event.name}, but has none.")
+            found.append((f"{arm.name}, {event.name}", arm.schedule.plan, counts[arm.name, event.name]))
+    return found
 
 
 def _warning(design: CountDesign | StrataDesign, budget: float, chance: float, limit: float | None) -> str:
