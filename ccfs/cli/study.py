@@ -162,7 +162,7 @@ def tune(
     """Try settings on pilot seeds, pick by expected budget and wanted rate, and write the certifying protocol.
 
     You may interrupt it at any time. The same command resumes. docs/studies.md explains the table [tune]. Exit code 1:
-    no candidate has the wanted rate.
+    no setting has the wanted rate.
     """
     from ccfs.study.tune import FRONT, PROTOCOL, RECORD, load_tuning
     from ccfs.study.tune import tune as run_sweep
