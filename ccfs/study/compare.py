@@ -188,6 +188,8 @@ def compare(
         against: name of the one arm with which every other one is compared. None compares all pairs.
     """
     level = checks.delta(delta)
+    if len({store.root.resolve() for store in stores}) != len(stores):
+        raise ValueError("`runs` must be different folders, got one of them twice.")
     names = _names([store.root for store in stores])
     for store in stores:
         refuse_missing_trials(store, store.protocol())

@@ -242,6 +242,11 @@ def test_example_of_the_page_is_read(tmp_path):
     assert len(made.combinations()) == 8
 
 
+def test_protocol_reader_says_who_reads_the_table(tmp_path):
+    with pytest.raises(ProtocolError, match="the table `tune` is for `ccfs tune`"):
+        load_protocol(written(tmp_path))
+
+
 def test_tuning_file_needs_its_table(tmp_path):
     with pytest.raises(ProtocolError, match=r"must have a table \[tune\]"):
         load_tuning(written(tmp_path, TEXT.partition("[tune]")[0]))
