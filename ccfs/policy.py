@@ -235,7 +235,7 @@ def _objects(
     success = _event(event)
     made, make = _environment(env)
     makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
-    given = policy if makes is None else makes()
+    given = cast("Policy", policy) if makes is None else makes()
     controller = as_controller(given, env=made)
     return Objects(
         env=flattened(made),

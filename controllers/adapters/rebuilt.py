@@ -99,7 +99,8 @@ def _base(own: Space, frames: int) -> Space:
         return own
     if isinstance(own, spaces.Box) and len(own.shape) == 1 and own.shape[0] % frames == 0:
         width = own.shape[0] // frames
-        return cast("Space", spaces.Box(own.low[:width], own.high[:width], dtype=own.dtype.type))  # type: ignore[arg-type]
+        low, high = own.low[:width], own.high[:width]
+        return cast("Space", spaces.Box(low, high, dtype=low.dtype.type))
     raise ValueError(f"`env` must be given for `frames` of a policy that reads {own}: what is one observation of it?")
 
 
@@ -161,7 +162,7 @@ def _argument(key: str, value: object) -> object:
     }.get(key)
     if home is None or value.module != home[0] or value.name not in home[2]:
         raise ValueError(f"`{key}` must be a class of torch or of Stable-Baselines3, got {value}. {LIVE}")
-    return getattr(home[1] or importlib.import_module(_LAYERS), value.name)
+    return getattr(home[1] or importlib.import_module(home[0]), value.name)
 
 
 def _is_plain(value: object) -> bool:
