@@ -19,6 +19,7 @@ DOCUMENTS: Mapping[str, str] = {
     "protocol": "ccfs.protocol.model:Protocol",
     "certificate": "ccfs.results.certificate:RunCertificate",
     "trajectory": "ccfs.results.certificate:TrajectoryDocument",
+    "strata": "ccfs.results.certificate:StrataDocument",
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
     "batch": "ccfs.runs.journal:Journal",
