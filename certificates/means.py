@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.certificates.bands import cohort_band, law_band
 from ccfs.certificates.betting import mean_upper
-from ccfs.certificates.binomial import bonferroni, cohort_lower
+from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Sampling
 from ccfs.certificates.documents import CertificateError, DocumentError, read_document
 from ccfs.certificates.gaussian import chi_square, event_lower
@@ -30,8 +31,6 @@ from ccfs.certificates.validated import exact, precision, upper_float
 __all__ = ["Total", "TotalCertificate", "certify_totals"]
 
 FORMAT = "ccfs/totals/1"
-# At most so many order statistics carry a level. More of them would leave each too small a share of delta.
-_LEVELS = 32
 _FIXED = "The number of initial states was fixed before sampling."
 
 Values = Sequence[float] | Sequence[Sequence[float]] | NDArray[np.float64]
@@ -272,12 +271,8 @@ def certify_totals(
     the average of their variances, and the last three trials are taken together if their number is odd. `mean_upper`
     bounds the average of either. It is never above a quarter of the squared range.
 
-    Band. Let F be the average distribution function and X_(i) the i-th smallest of n independent totals. For a fixed
-    level u let q be the least point with F(q) >= u. If F(X_(i)) < u, then X_(i) < q, so at least i totals are below q,
-    although each is so with an average probability of at most u. For u = cohort_lower(i, n, d) this has probability at
-    most d, by the proof there. So F(X_(i)) >= u, except with probability d. With d = delta / 64 this holds for 32 order
-    statistics together, closer to each other at both ends. A law with several draws uses the first draw of each
-    initial state, because the others are not independent of it.
+    Band. A level for every order statistic, all of them together: `cohort_band` of all trials, or `law_band`. A law
+    with several draws uses the first draw of each initial state, because the others are not independent of it.
 
     Assumes: the premise of `sampling`, a number of initial states and a range that were fixed before sampling. With one
     draw per initial state, their order was fixed too.
@@ -304,7 +299,7 @@ def certify_totals(
     ...     [0.0] * 200 + [20.0] * 56, kind="cost", lowest=0.0, highest=500.0, delta=0.001, family=1, sampling="cohort"
     ... )
     >>> f"{study.expected(0.0):.2f} {study.expected(0.5):.2f} {study.quantile(0.6, 0.5)}"
-    '22.69 63.55 20.0'
+    '22.69 55.79 20.0'
     """
     sense = _kind(kind)
     low, high = checks.finite("lowest", lowest), checks.finite("highest", highest)
@@ -386,18 +381,12 @@ def _band(costs: Sequence[Sequence[float]], law: Sampling, delta: float) -> list
     """Return pairs (x, p) such that the average distribution function at x is at least p, all together."""
     is_all = law is Sampling.COHORT and len({len(stratum) for stratum in costs}) == 1
     ordered = sorted(chain.from_iterable(costs) if is_all else (stratum[0] for stratum in costs))
-    number = len(ordered)
-    steps = min(_LEVELS, number)
-    # Even steps of the arcsine of the square root, in which counts have nearly the same spread everywhere. Without the
-    # rounding, the last bit of a sine could decide about a rank.
-    places = (number * math.sin(math.pi * j / (2 * steps)) ** 2 for j in range(1, steps + 1))
-    ranks = sorted({math.ceil(round(place, 9)) for place in places})
-    share = bonferroni(delta, len(ranks))
+    levels = (law_band if law is Sampling.LAW else cohort_band)(len(ordered), delta=delta)
     best: dict[float, float] = {}
-    for rank in ranks:
-        level = cohort_lower(rank, number, delta=share)
-        if level > 0.0:
-            best[ordered[rank - 1]] = level  # levels grow, so the last one of equal totals is the best
+    highest = 0.0
+    for total, level in zip(ordered, levels, strict=True):
+        if level > highest:  # an order statistic that proves no more than the one before it is left out
+            highest = best[total] = level  # levels grow, so the last one of equal totals is the best
     return sorted(best.items())
 
 
