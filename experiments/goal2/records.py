@@ -12,13 +12,12 @@ from pathlib import Path
 import first_edition
 import pyarrow as pa
 
-from ccfs.certificates.bounds import Bound
 from ccfs.certificates.means import Total
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import refuse_missing_trials
-from ccfs.results.table import TableRow, markdown, table_rows
+from ccfs.results.table import TableRow, markdown, shown_bounds, table_rows
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import trial_lines
 from ccfs.results.verify import verify
@@ -28,7 +27,6 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 BUDGET = 0.02
 COST_BUDGETS = (0.0, 0.02, 0.1)
-BOTH = (Bound.HOEFFDING, Bound.COHORT)
 _KEY = ("controller", "schedule", "attack", "trial")
 
 
@@ -127,8 +125,8 @@ def lines(name: str) -> pa.Table:
 
 
 def rows(table: pa.Table, protocol: Protocol, event: str) -> list[TableRow]:
-    """Return the table's rows under both bounds of a cohort."""
-    return table_rows(table, protocol, event, BOTH)
+    """Return the table's rows under the bound of the claim and those that stand beside it."""
+    return table_rows(table, protocol, event, shown_bounds(protocol))
 
 
 def tables(table: pa.Table, protocol: Protocol) -> str:

@@ -22,6 +22,7 @@ from _shared import figures
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text, upper_text
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.protocol.tables import BlockSpec
@@ -39,6 +40,7 @@ TITLES = {
     "ladder": "The ladder: one arm on 1,024 reset seeds, five levels in one simultaneous statement",
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
+    "strata": "Agent C1 with 32 draws at each reset seed: the stratified bound beside the cohort bound",
 }
 
 
@@ -186,6 +188,21 @@ def costs() -> Iterator[str]:
             yield cells(arm, f"{budget:g}", *lowers, *uppers)
 
 
+def strata() -> Iterator[str]:
+    """Yield what the stratified bound certifies, and what a count of the same trajectories would."""
+    protocol = records.stored_protocol("strata")
+    yield cells("arm", "bound", "counted", "in the event", "mu", "B_cert", "is the claim")
+    yield cells(*["---"] * 7)
+    for row in records.rows(records.lines("strata"), protocol, protocol.events[0].name):
+        proof = row.certificate
+        is_claim = isinstance(proof, StratifiedCertificate)
+        hits, trials = (
+            (sum(proof.main_successes), sum(proof.main_draws)) if is_claim else (proof.successes, proof.trials)
+        )
+        sizes = ["–" if size is None else lower_text(size) for size in (proof.mu, proof.budget)]
+        yield cells(f"{row.controller}/{row.schedule}", row.bound, trials, hits, *sizes, "yes" if is_claim else "no")
+
+
 def observation() -> Iterator[str]:
     """Yield the observation budgets."""
     with (HERE / "observation.csv").open(newline="", encoding="utf-8") as file:
@@ -223,6 +240,8 @@ def sections() -> Iterator[str]:
             yield "\n".join(costs())
         elif name == "ablation":
             yield "\n".join(ablation())
+        elif name == "strata":
+            yield "\n".join(strata())
         else:
             yield records.tables(records.lines(name), protocol).strip()
         if name != "ablation":

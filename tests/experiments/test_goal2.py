@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from stored_studies import EXPERIMENTS
 
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.controllers import zoo
 from ccfs.protocol.model import load_protocol
 from ccfs.results.certify import certify
@@ -74,7 +76,7 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
     protocol = records.stored_protocol(name)
     documents = list(certificates(name))
     assert len(documents) == protocol.claims
-    seeds_of_cohort = list(protocol.trials.seeds)
+    seeds_of_cohort = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
     for document in documents:
         assert document.protocol == records.stored_hash(name)
         lines = lines_of(name, document)
@@ -82,6 +84,11 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
         assert [line["reset_seed"] for line in nominal] == seeds_of_cohort
         inside = sum(line[f"in {document.event}"] for line in nominal)
         assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
+        if isinstance(document.trajectory, StratifiedCertificate):
+            by_seed = np.array([line[f"in {document.event}"] for line in nominal]).reshape(-1, protocol.trials.per_seed)
+            pilot = protocol.trials.draws.pilot
+            assert document.trajectory.pilot_successes == tuple(by_seed[:, :pilot].sum(axis=1).tolist())
+            assert document.trajectory.main_successes == tuple(by_seed[:, pilot:].sum(axis=1).tolist())
         if document.definition.event != "cost-at-most":
             assert inside == sum(is_inside(document.definition.event, line) for line in nominal)
         for attacked in document.attacks:
