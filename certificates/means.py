@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
+from flint import arb
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
@@ -26,7 +28,7 @@ from ccfs.certificates.documents import CertificateError, DocumentError, read_do
 from ccfs.certificates.gaussian import chi_square, event_lower
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.shifts import PREMISES
-from ccfs.certificates.validated import exact, precision, upper_float
+from ccfs.certificates.validated import exact, normal_cdf, normal_quantile, precision, upper_float
 
 __all__ = ["Total", "TotalCertificate", "certify_totals"]
 
@@ -242,11 +244,12 @@ class TotalCertificate:
         before = [p for x, p in self._points if x <= start]
         points[0] = (start, max(before, default=0.0))
         edges = [*(x for x, _ in points), self._high]
-        total = Fraction(0)
-        for (left, right), (_, p) in zip(pairwise(edges), points, strict=True):
-            if right > left:
-                total += (Fraction(right) - Fraction(left)) * (1 - Fraction(_kept(p, mu)))
-        return fraction_upper(Fraction(start) + (total if level == 1.0 else total / (1 - Fraction(level))))
+        with precision():
+            total, size = arb(0), None if mu == math.inf else exact(mu)
+            for (left, right), (_, p) in zip(pairwise(edges), points, strict=True):
+                if right > left:
+                    total += (exact(right) - exact(left)) * (1 - _kept_ball(p, size))
+            return upper_float(exact(start) + (total if level == 1.0 else total / (1 - exact(level))))
 
 
 def certify_totals(
@@ -394,6 +397,18 @@ def _kept(p: float, mu: float) -> float:
     if mu == math.inf:
         return 1.0 if p == 1.0 else 0.0
     return event_lower(p, mu)
+
+
+def _kept_ball(p: float, mu: arb | None) -> arb:
+    """Enclose h_mu(p), with None for an infinite mu."""
+    if p in (0.0, 1.0) or mu is None:
+        return arb(1 if p == 1.0 else 0)
+    return exact(p) if mu == 0 else normal_cdf(_quantile(p) - mu)
+
+
+@lru_cache(maxsize=2**15)  # a band has a quantile per order statistic, and every size of shift asks for all of them
+def _quantile(p: float) -> arb:
+    return normal_quantile(exact(p))
 
 
 def _size(mu: object) -> float:
