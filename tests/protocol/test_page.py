@@ -135,9 +135,9 @@ def test_page_states_the_least_number_of_trials() -> None:
 
 def test_page_fragments_are_toml_that_a_protocol_takes() -> None:
     whole = read_toml(block("toml", 'name = "pendulum"'))
-    for beginning in ("[trials]\ncohort", 'event = "all-of"'):
+    for beginning in ("[trials]\ncohort", 'event = "all-of"', "[claim]\ndelta"):
         content = {**whole, **read_toml(block("toml", beginning))}
-        if "cohort" in beginning:
+        if beginning.startswith("[trials]"):
             content["claim"] = {**content["claim"], "bound": "cohort"}
         parse_protocol(content, where="page")
 
