@@ -190,6 +190,8 @@ def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     if program.candidate_map is not None:
         found["program.candidate_map"] = (target("candidate map", program.candidate_map.make),)
     found |= {f"attacks.{attack.name}": (target("attack", attack.rule),) for attack in protocol.attacks}
+    # Shipped features are part of the code that certifies. A trial depends on none.
+    found |= {f"families.{part.name}": (part.features,) for part in protocol.families if part.is_own}
     found = {place: names for place, names in found.items() if names != (IN_MEMORY,)}
     return found | {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
 
@@ -204,6 +206,7 @@ def foreign_targets(protocol: Protocol) -> tuple[str, ...]:
     program = protocol.program
     parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
     names = {part.make for part in parts if part is not None} | {attack.rule for attack in protocol.attacks}
+    names |= {part.features for part in protocol.families}
     return tuple(sorted({name for name in names if ":" in name}.union(event_references(protocol))))
 
 
