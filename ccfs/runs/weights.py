@@ -127,7 +127,7 @@ class Disturbance:
     @property
     def most(self) -> Array:
         """Greatest absolute value of each entry of A_t, array [d, k]. Features are limited to it."""
-        if self.features is not None:
+        if self.spec.is_own:
             return np.array(self.spec.most, dtype=np.float64)
         table = np.zeros((self.width, len(self.box)))
         values = self.spec.most or (1.0,) * len(self.box)
@@ -199,7 +199,7 @@ class Disturbance:
     def _table(self, trace: Trace) -> Array:
         """Return A_t of every step of a trace, limited to `most`."""
         most = self.most
-        if self.features is None:
+        if not self.spec.is_own:
             steps = len(trace)
             shape = (steps, self.width)
             of_center = self.stage is not Stage.SENSOR  # a run stores no observations, so only ones are made of them
@@ -216,7 +216,7 @@ def _matrix(disturbance: Disturbance, past: Past) -> Array:
     """Return the user's own A_t. Refuse another shape, a number that is not finite, and two different answers."""
     name, shape = disturbance.spec.name, disturbance.most.shape
     if disturbance.features is None:
-        raise TypeError("the features of this disturbance are shipped ones.")
+        raise TypeError("the features of this disturbance were not made.")
     found = [np.asarray(disturbance.features(_copied(past)), dtype=np.float64) for _ in range(2 if past.t == 0 else 1)]
     if found[0].shape != shape or not np.isfinite(found[0]).all():
         raise ProtocolError(f"`families` {name!r} must have finite features of shape {shape}, got {found[0]}.")
@@ -297,16 +297,19 @@ def stage_of(spec: FamilySpec, schedule: Schedule) -> Stage:
     return stage
 
 
-def disturbance(protocol: Protocol, arm: Arm, spec: FamilySpec, widths: Widths) -> Disturbance:
+def disturbance(
+    protocol: Protocol, arm: Arm, spec: FamilySpec, widths: Widths, *, is_made: bool = True
+) -> Disturbance:
     """Return a family of an arm whose centers and readings have these widths. Raise ProtocolError if it does not fit.
 
-    Features of the user's own are made, which runs their code.
+    Features of the user's own are made, which runs their code. Without `is_made` they are not, and only the bounds of
+    the result can be used.
     """
     plan = arm.schedule.plan
     stage = stage_of(spec, plan)
     width = widths.sensor if stage is Stage.SENSOR else widths.center
     blocks = tuple(block.resolved(width) for block in plan.blocks(stage))
-    made = Disturbance(spec, stage, blocks, width, protocol.horizon, _own(spec))
+    made = Disturbance(spec, stage, blocks, width, protocol.horizon, _own(spec) if is_made else None)
     rows = made.most.shape
     if spec.is_own and rows != (width, len(made.box)):
         raise ProtocolError(
