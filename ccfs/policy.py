@@ -21,7 +21,7 @@ from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
 from ccfs.results.verify import verify
 from ccfs.runs.build import check_horizon
-from ccfs.runs.counting import shortfall
+from ccfs.runs.counting import impossible
 from ccfs.runs.events import Event
 from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.preflight import Names, try_step
@@ -58,6 +58,7 @@ def certify_policy(
     target: float,
     delta: float,
     seed: int,
+    draws: tuple[int, int] | None = None,
     verifier: Verifier | None = None,
     fallbacks: Sequence[FallbackEntry] = (),
     family: int = 1,
@@ -94,6 +95,9 @@ def certify_policy(
         seed: root of all random streams. The key of a trial's noise also has the numbers of the claim and the digests
             of policy, event, verifier and fallbacks, as far as these can be read. The same call draws the same noise
             again. After tuning, take another seed.
+        draws: (pilot, main) if several trials shall start from each initial state. Then the stratified bound applies
+            (docs/which-certificate.md says when it pays), and `trials` is a multiple of their sum. None starts every
+            trial from an initial state of its own.
         verifier: says which actions may run. None accepts every finite action in the box.
         fallbacks: asked in order if no proposal is accepted. Without an accepted one the trial abstains and fails.
         family: number of claims that share `delta`.
@@ -117,13 +121,14 @@ def certify_policy(
         family=family,
         seed=seed,
         resolution=resolution,
+        draws=_draws(draws, count),
     )
     wrapped = objects.wrapped(claim)
     check_horizon(objects.env, horizon, name="env")
     # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
     bound = Bound.CLOPPER_PEARSON
     certify_event(0, count, delta=delta, family=family, target=target, schedule=claim.schedule, bound=bound)
-    missing = shortfall(count, delta=delta, family=family, target=target, bound=bound)
+    missing = impossible(objects.protocol(claim))
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
     _try_one_step(objects, wrapped, seed)
@@ -137,6 +142,20 @@ def certify_policy(
 
             write_report(store)
     return certificate
+
+
+def _draws(draws: object, trials: int) -> tuple[int, int] | None:
+    """Return the numbers of pilot and main draws at each initial state. Refuse others than `trials` is made of."""
+    if draws is None:
+        return None
+    if not isinstance(draws, Sequence) or isinstance(draws, str) or len(draws) != 2:
+        raise TypeError(f"`draws` must be a pair (pilot, main) of numbers of trials, got {draws!r}.")
+    pilot, main = checks.count("draws[0]", draws[0]), checks.count("draws[1]", draws[1], minimum=1)
+    if trials % (pilot + main):
+        raise ValueError(
+            f"`trials` must be a multiple of the {pilot + main} draws at each initial state, got {trials}."
+        )
+    return pilot, main
 
 
 def audit_policy(

@@ -19,6 +19,7 @@ DOCUMENTS: Mapping[str, str] = {
     "protocol": "ccfs.protocol.model:Protocol",
     "certificate": "ccfs.results.certificate:RunCertificate",
     "trajectory": "ccfs.results.certificate:TrajectoryDocument",
+    "strata": "ccfs.results.certificate:StrataDocument",
     "family-certificate": "ccfs.results.families:FamilyDocument",
     "families": "ccfs.results.families:FamiliesDocument",
     "provenance": "ccfs.runs.provenance:Provenance",

@@ -208,7 +208,7 @@ def _arm_rows(
         trials=rows[0].trials,
         counts=tuple(counts),
         bounds=tuple(
-            (line[2], row.certificate.bound is protocol.bound, line[7], line[8], line[9])
+            (line[2], row.bound == protocol.claim.bound, line[7], line[8], line[9])
             for row, line in zip(rows, cells, strict=True)
         ),
         shifted=cells[0][10],

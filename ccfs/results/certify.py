@@ -100,10 +100,9 @@ def derive(
     reader = RunReader(store, protocol)
     digests = _texts(record.get("controllers"))
     for arm in protocol.arms:
-        counts, trials = tallies[arm.name, None]
+        nominal = tallies[arm.name, None]
         certified_trials(store, protocol, arm)
         files = [name for batch in reader.batches(arm, None) for name in batch.files]
-        attacked = [(spec, *tallies[arm.name, spec.name]) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
         for event in wanted:
@@ -132,14 +131,14 @@ def derive(
                             budget=spec.budget,
                             energy_limit=attack_limit(spec, arm),
                             energy=energies[spec.name],
-                            successes=hits[event.name],
-                            trials=number,
+                            successes=sum(tallies[arm.name, spec.name][event.name]),
+                            trials=len(tallies[arm.name, spec.name][event.name]),
                         )
-                        for spec, hits, number in attacked
+                        for spec in protocol.attacks
                     ),
                     traces={name: store.digest(name) for name in files},
                     provenance=code_digests(record, arm, event),
-                    claim=claim_record(certificate(protocol, arm, event.name, counts[event.name], trials)),
+                    claim=claim_record(certificate(protocol, arm, event.name, nominal[event.name])),
                 ),
             )
 

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from pydantic import Field
 
 from ccfs.certificates.binomial import bonferroni
-from ccfs.certificates.bounds import Bound, Sampling
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import CertificateError
 from ccfs.certificates.families import FamilyCertificate, certify_family
 from ccfs.certificates.gaussian import event_lower
@@ -23,7 +23,7 @@ from ccfs.protocol.tables import EnvironmentSpec, Name
 from ccfs.results.certificate import ArmName, CodeDigests, File, NotACertificateError
 from ccfs.results.certify import certified_trials, code_digests
 from ccfs.results.verify import Verification
-from ccfs.runs.counting import recorded_events, verdicts
+from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.host import HostError, child_of
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.provenance import ControllerDigest, code_tables, read_provenance
@@ -267,20 +267,19 @@ def derive_families(
     wanted = protocol.events if events is None else tuple(events)
     reader = RunReader(store, protocol)
     with recorded_events(store, protocol.model_copy(update={"events": wanted})) as judged:
-        held: dict[tuple[str, str], list[bool]] = {}
-        for arm in protocol.arms:
-            certified_trials(store, protocol, arm)
-            for batch in reader.batches(arm, None):
-                for name, found in verdicts(store, protocol, batch, judged).items():
-                    held.setdefault((arm.name, name), []).extend(found)
+        held = {arm.name: tally(store, protocol, arm, None, judged) for arm in protocol.arms}
+    rule = protocol.bound
+    if rule is None:
+        raise RunError(f"{store.root}: named disturbances need one trial at each reset seed.")
     record = read_provenance(store)
     controllers = cast(Mapping[str, str], record["controllers"])
     for arm in protocol.arms:
+        certified_trials(store, protocol, arm)
         traces = {name: store.digest(name) for batch in reader.batches(arm, None) for name in batch.files}
         for spec in chosen:
             weights, bounds = _weighed(store, protocol, arm, spec), _bounds(store, protocol, arm, spec)
             for event in wanted:
-                proof = _certified(protocol, spec, held[arm.name, event.name], weights, bounds)
+                proof = _certified(protocol, spec, held[arm.name][event.name], weights, bounds)
                 claim = FamilyRecord.model_validate_json(canonical_json(proof))
                 own = {f"families.{spec.name}"} if spec.is_own else set[str]()
                 yield (
@@ -298,10 +297,8 @@ def derive_families(
                         fallbacks=tuple(part.name for part in protocol.program.fallbacks),
                         quick_look_of=protocol.quick_look_of,
                         target=protocol.claim.target,
-                        bound=protocol.bound.value,
-                        alone=alone(
-                            protocol.bound, claim.successes, claim.trials, claim.delta, claim.family, claim.size
-                        ),
+                        bound=rule.value,
+                        alone=alone(rule, claim.successes, claim.trials, claim.delta, claim.family, claim.size),
                         traces=traces,
                         provenance=code_digests(record, arm, event, own),
                         claim=claim,
@@ -334,7 +331,7 @@ def _certified(
         cells=cells,
         delta=protocol.claim.delta,
         family=protocol.family,
-        sampling=Sampling.COHORT if protocol.trials.seeds is not None else Sampling.LAW,
+        sampling=protocol.sampling,
         unweighted=len(held) - len(known),
     )
     return made.to_entries()

@@ -38,7 +38,7 @@ from ccfs.results.certificate import ArmName
 from ccfs.results.certify import certified_trials
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import attack_limit, build_arm, build_attack
-from ccfs.runs.counting import recorded_events, verdicts
+from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.host import HostError, child_of
 from ccfs.runs.manifest import manifest_faults, write_manifest
 from ccfs.runs.reader import RunReader
@@ -193,15 +193,11 @@ def score(
         raise ValueError(f"{store.root}: must have shift rules to score, but its protocol has no `attacks`. Give some.")
     asked = protocol.model_copy(update={"attacks": tuple(attacks)})
     scores: list[AttackScore] = []
-    reader = RunReader(store, protocol)
     for arm in protocol.arms:
         certified_trials(store, protocol, arm)
         ratios = _ratios(store, asked, arm, advance)
-        held: dict[str, list[bool]] = {spec.name: [] for spec in protocol.events}
         with recorded_events(store, protocol) as events:
-            for batch in reader.batches(arm, None):
-                for name, found in verdicts(store, protocol, batch, events).items():
-                    held[name] += found
+            held = tally(store, protocol, arm, None, events)
         for event, flags in held.items():
             for spec in attacks:
                 pairs = list(zip(flags, ratios[spec.name], strict=True))

@@ -11,14 +11,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from ccfs.attacks.ledger import ALL
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import lower_text
-from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.protocol.tables import Name
 from ccfs.results.trial_lines import event_column, fallback_column
-from ccfs.runs.counting import certificate
+from ccfs.runs.counting import Certificate, certificate
 
 __all__ = [
     "BUDGET",
@@ -38,6 +37,7 @@ HEADS = ("Ctrl", "Proposals", "Bound", "Safe", "Goal", "Timeout", "Cost", "p_L",
 BUDGET = 0.02
 """Shift budget of the column L where no attack says another one."""
 _COHORT = (Bound.HOEFFDING, Bound.COHORT)
+STRATIFIED = "stratified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +47,21 @@ class TableRow:
     Args:
         safe: nominal trials in the event; `goal` of them reached the goal and `timeout` did not.
         cost: nominal trials with a positive cost up to the first goal.
-        certificate: what the count certifies under this rule.
+        bound: name of the rule.
+        certificate: what the trials certify under this rule.
         shifted: trials in the event under each attack.
         acted: nominal steps by "proposals", by each fallback, and "abstained".
     """
 
     controller: str
     schedule: str
+    bound: str
     trials: int
     safe: int
     goal: int
     timeout: int
     cost: int
-    certificate: TrajectoryCertificate
+    certificate: Certificate
     shifted: Mapping[str, int]
     acted: Mapping[str, int]
 
@@ -74,7 +76,7 @@ class TableRow:
         return (
             self.controller,
             self.schedule,
-            proof.bound.value,
+            self.bound,
             *map(str, (self.safe, self.goal, self.timeout, self.cost)),
             lower_text(proof.p_lower, 3),
             "–" if certified is None else lower_text(certified),
@@ -142,8 +144,8 @@ def table_document(
         TableLine(
             controller=row.controller,
             schedule=row.schedule,
-            bound=row.certificate.bound.value,
-            is_claim=row.certificate.bound is protocol.bound,
+            bound=row.bound,
+            is_claim=row.bound == protocol.claim.bound,
             trials=row.trials,
             safe=row.safe,
             goal=row.goal,
@@ -172,12 +174,13 @@ def _encoded(budget: float | None) -> Infinite | None:
     return "infinity" if budget == math.inf else budget
 
 
-def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:
+def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound | None]) -> list[TableRow]:
     """Return one row for each arm and bound rule, from the lines of `trial_lines` alone.
 
     Assumes: the lines are all trials of a finished run of the protocol, and the bound rules fit how they were drawn. If
     several rules are shown, only the protocol's own is the claim, because it was chosen before the first trial.
-    (Hoeffding's bound on a cohort is never above the cohort bound, so it adds no claim.)
+    (Hoeffding's bound on a cohort is never above the cohort bound, so it adds no claim.) A bound None is the stratified
+    one of the protocol.
     """
     known = {spec.name for spec in protocol.events}
     if event not in known:
@@ -187,19 +190,21 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
     for arm in protocol.arms:
         mine = [line for line in every if (line["controller"], line["schedule"]) == _key(arm)]
         nominal = [line for line in mine if line["attack"] == NOMINAL]
-        inside = [line for line in nominal if line[event_column(event)]]
+        found = [line[event_column(event)] for line in nominal]
+        inside = [line for line, is_inside in zip(nominal, found, strict=True) if is_inside]
         reached = sum(line["goal_step"] is not None for line in inside)
         for bound in bounds:
             rows.append(
                 TableRow(
                     controller=arm.controller.name,
                     schedule=arm.schedule.name,
+                    bound=STRATIFIED if bound is None else bound.value,
                     trials=len(nominal),
                     safe=len(inside),
                     goal=reached,
                     timeout=len(inside) - reached,
                     cost=sum(_has_cost_first(line) for line in nominal),
-                    certificate=certificate(protocol, arm, event, len(inside), len(nominal), bound),
+                    certificate=certificate(protocol, arm, event, found, bound),
                     shifted={
                         spec.name: sum(line["attack"] == spec.name and line[event_column(event)] for line in mine)
                         for spec in protocol.attacks
@@ -210,8 +215,14 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
     return rows
 
 
-def shown_bounds(protocol: Protocol) -> tuple[Bound, ...]:
-    """Return the bound rules to show: the protocol's own, and on a cohort both that hold there."""
+def shown_bounds(protocol: Protocol) -> tuple[Bound | None, ...]:
+    """Return the bound rules to show: the protocol's own, and for comparison others that hold for the same trials.
+
+    On a cohort both rules for counts are shown. Beside the stratified bound stands the rule for a count of the trials
+    that are independent of each other.
+    """
+    if protocol.bound is None:
+        return (None, Bound.COHORT if protocol.sampling is Sampling.COHORT else Bound.CLOPPER_PEARSON)
     return _COHORT if protocol.bound in _COHORT else (protocol.bound,)
 
 

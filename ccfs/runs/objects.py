@@ -57,6 +57,7 @@ class Claimed:
     family: int
     seed: int
     resolution: float | None
+    draws: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, protocol: Protocol) -> Claimed:
@@ -70,7 +71,16 @@ class Claimed:
             family=protocol.family,
             seed=protocol.seed,
             resolution=protocol.environment.grid,
+            draws=None if protocol.trials.draws is None else (protocol.trials.draws.pilot, protocol.trials.draws.main),
         )
+
+    @property
+    def trials_entry(self) -> Entry:
+        """What the protocol says about the trials."""
+        if self.draws is None:
+            return {"initial_law": self.trials}
+        pilot, main = self.draws
+        return {"initial_law": self.trials // (pilot + main), "draws": {"pilot": pilot, "main": main}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,11 +134,11 @@ class Objects:
             "seed": int(claim.seed),
             "horizon": int(claim.horizon),
             "batch": max(_FEWEST, -(-claim.trials // _MOST_FILES)),
-            "trials": {"initial_law": claim.trials},
+            "trials": claim.trials_entry,
             "claim": {
                 "delta": float(claim.delta),
                 "target": float(claim.target),
-                "bound": "clopper-pearson",
+                "bound": "clopper-pearson" if claim.draws is None else "stratified",
                 "family": int(claim.family),
             },
             "environment": {**self._environment(), "resolution": _grid(claim.resolution)},

@@ -51,7 +51,7 @@ def claim_rows(name: str, event: str) -> list[TableRow]:
     """Return the rows of a kept run under the bound of its claim."""
     protocol = records.stored_protocol(name)
     rows = records.rows(records.lines(name), protocol, event)
-    return [row for row in rows if row.certificate.bound is protocol.bound]
+    return [row for row in rows if row.bound == protocol.claim.bound]
 
 
 def cells(*values: object) -> str:
