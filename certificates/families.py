@@ -292,6 +292,11 @@ class FamilyCertificate:
     def to_entries(self) -> dict[str, object]:
         """Return the entries of the certificate for JSON, after a recheck. `from_entries` loses nothing of them."""
         self.recheck()
+        return self.entries
+
+    @property
+    def entries(self) -> dict[str, object]:
+        """The entries of the certificate for JSON, without a recheck, which may take a minute."""
         return {
             "name": self.name,
             "held": list(self.held),
@@ -538,9 +543,7 @@ class _Trials:
         return cls(_Side(logs[~held], energies[~held], unweighted), _Side(logs[held], energies[held]))
 
 
-def _upper(
-    trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float, *, less: float = 0.0
-) -> float:
+def _upper(trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float, *, less: float = 0.0) -> float:
     """Return the least bound on P_shifted(fail) - less P(fail) over the truncations, with mu^2 = limit. Less: 0 or 1."""
     failed, held = trials.failed, trials.held
     above, below = failed.ratios(SLACK), held.ratios(-SLACK)
@@ -657,7 +660,9 @@ class _Weighed:
         size = np.abs(linear).sum(axis=1) + np.abs(square).sum(axis=(1, 2))
         # Sums of k + k^2 products of doubles. Their roundings must be well within the slack.
         if len(size) and not float(size.max()) * (len(point) + 2) ** 2 * 2.0**-52 < 0.25 * SLACK:
-            raise ValueError("`scores` and `energies` must be small enough that doubles resolve log ratios. Scale theta.")
+            raise ValueError(
+                "`scores` and `energies` must be small enough that doubles resolve log ratios. Scale theta."
+            )
         energies = square.sum(axis=(1, 2))
         return linear.sum(axis=1) - 0.5 * energies, energies
 

@@ -150,7 +150,9 @@ def verify(
     made = verification(document, is_recounted=run is not None)
     counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
     _print_verification(
-        made, "Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."), as_json
+        made,
+        "Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."),
+        as_json,
     )
 
 

@@ -200,7 +200,9 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
     },
     "features": {
-        "constant": _part("ccfs.runs.weights:constant", "", "A bias that is the same at every step. Theta is its size."),
+        "constant": _part(
+            "ccfs.runs.weights:constant", "", "A bias that is the same at every step. Theta is its size."
+        ),
         "center": _part(
             "ccfs.runs.weights:center", "", "An error of the gain. With theta = 0.1 the center is 10% too large."
         ),

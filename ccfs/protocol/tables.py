@@ -418,11 +418,6 @@ class FamilySpec(Part):
         "reaches 1/32 in units of mu from its center.",
     )
 
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        content: dict[str, object] = handler(self)
-        return {key: value for key, value in content.items() if value is not None}
-
     @model_validator(mode="after")
     def _fits_together(self) -> FamilySpec:
         size = len(self.box)

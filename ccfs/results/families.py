@@ -61,7 +61,9 @@ class FamilyRecord(Table):
     """The certificate proper, with what each trial recorded. `recheck` recomputes every number from it."""
 
     name: Name = Field(description="Name of the disturbance.")
-    held: tuple[bool, ...] = Field(description="Whether the event held, for each nominal trial whose weights are known.")
+    held: tuple[bool, ...] = Field(
+        description="Whether the event held, for each nominal trial whose weights are known."
+    )
     scores: tuple[Row, ...] = Field(description="S of each of these trials, one number per coordinate of theta.")
     energies: tuple[tuple[Row, ...], ...] = Field(description="Q of each of these trials, a symmetric matrix.")
     unweighted: int = Field(
@@ -334,7 +336,7 @@ def _certified(
         sampling=protocol.sampling,
         unweighted=len(held) - len(known),
     )
-    return made.to_entries()
+    return made.entries  # computed just now
 
 
 def _disturbance(store: Store, protocol: Protocol, arm: Arm, spec: FamilySpec, *, is_made: bool) -> Disturbance:
@@ -437,7 +439,9 @@ class FamilyLine(Table):
     disturbance: FamilySpec = Field(description="The disturbance as the protocol defines it.")
     kept: float | None = Field(description="Certified probability in the whole box: the greater one of the next two.")
     lower: float | None = Field(description="What the weights certify in the whole box, rounded down, or null.")
-    alone: float = Field(description="What the count alone gives for every causal shift of the same size, rounded down.")
+    alone: float = Field(
+        description="What the count alone gives for every causal shift of the same size, rounded down."
+    )
     size: float = Field(description="Greatest size mu of a disturbance of the box, rounded up.")
     worst: Row = Field(description="Center of the cell of the box where `lower` is attained.")
     net: int = Field(description="Number of cells.")
@@ -504,7 +508,9 @@ def is_family_certificate(path: Path) -> bool:
 def family_verification(document: FamilyDocument, *, is_recounted: bool) -> Verification:
     """Return the verdict on a certificate that `verify_family` accepted, with the run (`is_recounted`) or without it."""
     claim = document.claim
-    numbers = f"the bound {'none' if claim.lower is None else lower_text(claim.lower)} in {claim.net} cells of the box, "
+    numbers = (
+        f"the bound {'none' if claim.lower is None else lower_text(claim.lower)} in {claim.net} cells of the box, "
+    )
     numbers += f"from the weights of {claim.trials} nominal trials."
     weights = f"the event and the weights of each of {claim.trials} nominal trials."
     made_by = f"that the trials were made by the protocol {document.protocol} and by the code with these digests."

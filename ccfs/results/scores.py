@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from ccfs.attacks.attack import Attack
+from ccfs.certificates.bounds import Sampling
 from ccfs.certificates.families import (
     TRUNCATIONS,
     drop_lower,
@@ -191,6 +192,8 @@ def score(
         raise RunError(f"{store.root}: {faults[0]} Audit this run before scoring attacks on it.")
     if not attacks:
         raise ValueError(f"{store.root}: must have shift rules to score, but its protocol has no `attacks`. Give some.")
+    if protocol.sampling is Sampling.LAW and protocol.trials.per_seed > 1:
+        raise ValueError(f"{store.root}: must have one trial at each drawn reset seed, so that trials are independent.")
     asked = protocol.model_copy(update={"attacks": tuple(attacks)})
     scores: list[AttackScore] = []
     for arm in protocol.arms:
@@ -253,8 +256,12 @@ def _scored(
         energies=energies,
         unweighted=unweighted,
         rate=1.0 - fmean(failures),
-        rate_lower=_turned(shifted_failure_upper(*given, unweighted=unweighted, mu=mu, delta=DELTA / 2), fraction_lower),
-        rate_upper=_turned(shifted_failure_lower(*given, unweighted=unweighted, mu=mu, delta=DELTA / 2), fraction_upper),
+        rate_lower=_turned(
+            shifted_failure_upper(*given, unweighted=unweighted, mu=mu, delta=DELTA / 2), fraction_lower
+        ),
+        rate_upper=_turned(
+            shifted_failure_lower(*given, unweighted=unweighted, mu=mu, delta=DELTA / 2), fraction_upper
+        ),
         drop=fmean(lost),
         drop_error=None if spread is None else spread / math.sqrt(len(lost)),
         drop_lower=drop_lower(*given, unweighted=unweighted, mu=mu, delta=DELTA / 2),
@@ -267,9 +274,7 @@ def _turned(failure: float, rounded: Callable[[Fraction], float]) -> float:
     return min(max(rounded(1 - Fraction(failure)), 0.0), 1.0)
 
 
-def _ratios(
-    store: Store, asked: Protocol, arm: Arm, advance: Callable[[int], None]
-) -> dict[str, list[Ratio | None]]:
+def _ratios(store: Store, asked: Protocol, arm: Arm, advance: Callable[[int], None]) -> dict[str, list[Ratio | None]]:
     """Return for each rule the ratio of each nominal trial of an arm, None for a trial that may hide a block."""
     protocol = store.protocol()
     batches = RunReader(store, protocol).batches(arm, None)

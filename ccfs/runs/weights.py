@@ -297,9 +297,7 @@ def stage_of(spec: FamilySpec, schedule: Schedule) -> Stage:
     return stage
 
 
-def disturbance(
-    protocol: Protocol, arm: Arm, spec: FamilySpec, widths: Widths, *, is_made: bool = True
-) -> Disturbance:
+def disturbance(protocol: Protocol, arm: Arm, spec: FamilySpec, widths: Widths, *, is_made: bool = True) -> Disturbance:
     """Return a family of an arm whose centers and readings have these widths. Raise ProtocolError if it does not fit.
 
     Features of the user's own are made, which runs their code. Without `is_made` they are not, and only the bounds of
