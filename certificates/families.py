@@ -218,7 +218,7 @@ class FamilyCertificate:
         held: whether the event held, for each trial whose weights are known.
         scores: S of each of these trials.
         energies: Q of each of these trials.
-        unweighted: further trials, which failed and have no weights. Each counts with the greatest weight that there is.
+        unweighted: further trials, which failed and have no weights. Each counts with the greatest weight.
         box: the least and greatest value of each coordinate of theta.
         ceiling: a matrix such that theta' Q theta <= theta' ceiling theta for all theta, on every path.
         cells: number of cells of the net along each coordinate.
@@ -544,7 +544,7 @@ class _Trials:
 
 
 def _upper(trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float, *, less: float = 0.0) -> float:
-    """Return the least bound on P_shifted(fail) - less P(fail) over the truncations, with mu^2 = limit. Less: 0 or 1."""
+    """Return the least bound on P_shifted(fail) - less P(fail) over the truncations, mu^2 = limit, less = 0 or 1."""
     failed, held = trials.failed, trials.held
     above, below = failed.ratios(SLACK), held.ratios(-SLACK)
     failed_rooms, held_rooms = failed.rooms(limit), held.rooms(limit)
@@ -567,7 +567,7 @@ def _weights(cuts: Sequence[float], most: float) -> list[_Weights]:
 
 
 class _Weights:
-    """Bounds on W from above and on V = L - W from below for one truncation, by tangents that all points of a net share.
+    """Bounds on W from above and on V = L - W from below for one truncation, by tangents for all points of a net.
 
     W is a concave function of L, because min(., tau) is, and falls when the room s^2 for padding grows. So a tangent at
     another L and at a smaller room lies above it. Tangents touch at tau times powers of 2^(1/8), for rooms on a grid,

@@ -349,8 +349,8 @@ def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
                 at += f" ({' and '.join(attacked.stages)})"
             echo(f"  under {attacked.attack}: {seen} observed, {at}")
     protocol = store.protocol()
-    for document in stored_families(store, protocol):
-        echo(document.sentence, f"  {document.comparison}")
+    for family in stored_families(store, protocol):
+        echo(family.sentence, f"  {family.comparison}")
     for line in endings(store, protocol, documents):
         echo(line)
     echo(f"Protocol: {documents[0].protocol}")

@@ -403,8 +403,8 @@ class FamilySpec(Part):
     )
     most: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = Field(
         default=None,
-        description="The greatest absolute value of a feature, for each coordinate of theta. Features beyond it are cut "
-        "off, so that the energy is bounded on every path. Constant features need none. Features of your own need "
+        description="The greatest absolute value of a feature, for each coordinate of theta. Features beyond it are "
+        "cut off, so that the energy is bounded on every path. Constant features need none. Features of your own need "
         "a table: for each coordinate of the stage a list with one number per coordinate of theta.",
     )
     coordinates: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
@@ -451,8 +451,8 @@ class FamilySpec(Part):
             raise ValueError(f"`most` must be finite and at least 0, got {numbers}")
         elif self.is_own != all(isinstance(row, tuple) and len(row) == len(self.box) for row in rows):
             raise ValueError(
-                f"`most` must be a list of lists with {len(self.box)} numbers each for features of your own, and a list "
-                "of numbers for shipped ones"
+                f"`most` must be a list of lists with {len(self.box)} numbers each for features of your own, and a "
+                "list of numbers for shipped ones"
             )
         elif not self.is_own and len(rows) != len(self.box):
             raise ValueError(f"`most` must have one number for each of the {len(self.box)} coordinates of `box`")

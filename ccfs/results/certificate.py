@@ -157,8 +157,8 @@ class _ShiftRecord(Table):
     divergences: DivergenceRecord | None = Field(
         default=None,
         json_schema_extra=OPTIONAL,
-        description="How far shifts of the certified size can move everything that is public. It is not there if nothing "
-        "is certified, nor on certificates of earlier releases.",
+        description="How far shifts of the certified size can move everything that is public. It is not there if "
+        "nothing is certified, nor on certificates of earlier releases.",
     )
 
     @model_serializer(mode="wrap")

@@ -188,8 +188,8 @@ class FamilyDocument(Document):
             found.append(f"Features beyond these limits are cut off: {canonical_json(spec.most)}.")
         if self.fallbacks:
             found.append(
-                f"What a fallback does is not disturbed: {', '.join(self.fallbacks)}. If your motor has a bias for them "
-                "too, it is outside of the claim."
+                f"What a fallback does is not disturbed: {', '.join(self.fallbacks)}. If your motor has a bias for "
+                "them too, it is outside of the claim."
             )
         return tuple(found)
 
@@ -506,7 +506,7 @@ def is_family_certificate(path: Path) -> bool:
 
 
 def family_verification(document: FamilyDocument, *, is_recounted: bool) -> Verification:
-    """Return the verdict on a certificate that `verify_family` accepted, with the run (`is_recounted`) or without it."""
+    """Return the verdict on a certificate that `verify_family` accepted, with the run (`is_recounted`) or without."""
     claim = document.claim
     numbers = (
         f"the bound {'none' if claim.lower is None else lower_text(claim.lower)} in {claim.net} cells of the box, "

@@ -381,6 +381,6 @@ def score_lines(document: ScoresDocument) -> Iterator[str]:
             f"estimate {one.drop:.4f}{error} ({one.trials} nominal trials)."
         )
     yield (
-        f"Intervals hold with probability at least {1.0 - document.delta:g}, each alone. ± is one standard error. These are "
-        "observations about the rules, not claims."
+        f"Intervals hold with probability at least {1.0 - document.delta:g}, each alone. ± is one standard error. "
+        "These are observations about the rules, not claims."
     )

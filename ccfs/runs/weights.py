@@ -86,7 +86,7 @@ def center(centers: Array) -> Array:
 
 def lag(centers: Array) -> Array:
     """Return the center of the step before minus the center: with theta = 1 every command comes one step late."""
-    return np.concatenate([centers[:1], centers[:-1]]) - centers
+    return np.asarray(np.concatenate([centers[:1], centers[:-1]]) - centers)
 
 
 _SHIPPED: dict[str, Callable[[Array], Array]] = {"constant": constant, "center": center, "lag": lag}
@@ -226,7 +226,15 @@ def _matrix(disturbance: Disturbance, past: Past) -> Array:
 
 
 def _copied(past: Past) -> Past:
-    return Past(past.t, *(part.copy() for part in past[1:]))
+    return Past(
+        past.t,
+        past.center.copy(),
+        past.centers.copy(),
+        past.actions.copy(),
+        past.reward.copy(),
+        past.cost.copy(),
+        past.goal.copy(),
+    )
 
 
 def _pasts(trace: Trace) -> Iterator[Past]:

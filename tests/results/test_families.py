@@ -146,7 +146,7 @@ def test_protocols_refuse_families_without_a_fixed_number_of_independent_trials(
     several = ("count = 10 }", "count = 10 }\ndraws = { pilot = 1, main = 2 }")
     with pytest.raises(ProtocolError, match="`families` need one trial at each reset seed"):
         protocol(tmp_path, **families(a=several, b=('bound = "cohort"', 'bound = "stratified"')))
-    with pytest.raises(ProtocolError, match="at least 8 .arms times events times one more than families"):
+    with pytest.raises(ProtocolError, match=r"at least 8 .arms times events times one more than families"):
         protocol(tmp_path, **families(a=("delta = 0.05", "delta = 0.05\nfamily = 3")))
 
 
@@ -165,7 +165,8 @@ def test_sensor_families_are_constant_and_need_numbers(tmp_path):
     def made(sensor, features):
         noisy = 'name = "one"\naction = { count = 1, sigma = 0.2 }'
         extra = "" if features == "constant" else "most = [1.0]\n"
-        table = f'[[families]]\nname = "x"\nfeatures = "{features}"\nstage = "sensor"\nbox = [0.1]\ncoordinates = [0]\n{extra}'
+        table = f'[[families]]\nname = "x"\nfeatures = "{features}"\nstage = "sensor"\nbox = [0.1]\n{extra}'
+        table += "coordinates = [0]\n"
         four = ('[[schedules]]\nname = "four"\naction = { count = 4, sigma = 0.2, multiplier = 1.05 }\n', "")
         return protocol(
             tmp_path, **families(tables=table, a=(noisy, f"{noisy}\nsensor = {{ sigma = {sensor} }}"), b=four)
@@ -336,7 +337,7 @@ def test_verify_computes_a_certificate_again_and_refuses_what_was_changed(finish
 def test_weights_of_a_certificate_must_be_those_of_the_traces(finished, tmp_path):
     """Consistent numbers from other weights pass without the run, and do not pass with it."""
     made, store = finished
-    path, one = document(made, store)
+    _, one = document(made, store)
     from ccfs.certificates.families import certify_family
 
     claim = one.claim
@@ -369,7 +370,7 @@ def test_audit_derives_the_certificates_again(finished):
         assert "families/steer/one/safe/more.json: is not in the protocol's plan." in audit(store, replay=0).faults
         stray.unlink()
         path.unlink()
-        with pytest.raises(RunError, match="is missing. Run `ccfs certify` first"):
+        with pytest.raises(RunError, match=r"is missing\. Run `ccfs certify` first"):
             stored_families(store, store.protocol())
     finally:
         stray.unlink(missing_ok=True)
