@@ -33,8 +33,11 @@ SECTIONS = {
     "StopSpec": "`[stop]`",
     "EventSpec": "`[[events]]`",
     "AttackSpec": "`[[attacks]]`",
+    "FamilySpec": "`[[families]]`",
 }
 CERTIFICATE = {
+    "FamilyRecord": "The claim about a disturbance",
+    "DivergenceRecord": "Divergences",
     "ClaimRecord": "The claim",
     "ScheduleRecord": "The schedule",
     "BlockRecord": "A block",

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from ccfs.certificates.schedule import Blocks, ProposalSchedule, Schedule
-from ccfs.files.documents import Digest
+from ccfs.files.documents import OPTIONAL, Digest
 from ccfs.protocol.registry import ALL_OF, IN_MEMORY, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
@@ -345,6 +345,7 @@ class AttackSpec(Part):
     arguments: Arguments = Field(default_factory=dict, description=_ARGUMENTS)
     stage: Literal["sensor", "action", "score", "all"] | None = Field(
         default=None,
+        json_schema_extra=OPTIONAL,
         description='The stage that it shifts. With "all" it shifts every stage that has noise. Without it, the action '
         "or score stage, or the sensor stage if it is the only one.",
     )

@@ -74,22 +74,26 @@ Features = Callable[[Past], Array]
 """Returns A_t, an array [d, k]: what one unit of each coordinate of theta adds to the center."""
 
 
-def constant(centers: Array) -> Array:
+Diagonals = Callable[[Array], Array]
+"""Returns the diagonal of A_t at every step, given the centers of a trial, arrays [steps, d]."""
+
+
+def constant() -> Diagonals:
     """Return ones: a bias that is the same at every step."""
-    return np.ones_like(centers)
+    return np.ones_like
 
 
-def center(centers: Array) -> Array:
+def center() -> Diagonals:
     """Return the centers: an error of the gain. With theta = 0.1 the center is 10% too large."""
-    return centers.copy()
+    return np.copy
 
 
-def lag(centers: Array) -> Array:
+def lag() -> Diagonals:
     """Return the center of the step before minus the center: with theta = 1 every command comes one step late."""
-    return np.asarray(np.concatenate([centers[:1], centers[:-1]]) - centers)
+    return lambda centers: np.asarray(np.concatenate([centers[:1], centers[:-1]]) - centers)
 
 
-_SHIPPED: dict[str, Callable[[Array], Array]] = {"constant": constant, "center": center, "lag": lag}
+_SHIPPED: dict[str, Callable[[], Diagonals]] = {"constant": constant, "center": center, "lag": lag}
 
 
 class Weight(NamedTuple):
@@ -203,7 +207,7 @@ class Disturbance:
             steps = len(trace)
             shape = (steps, self.width)
             of_center = self.stage is not Stage.SENSOR  # a run stores no observations, so only ones are made of them
-            values = _SHIPPED[self.spec.features](trace.centers if of_center else np.zeros(shape))
+            values = _SHIPPED[self.spec.features]()(trace.centers if of_center else np.zeros(shape))
             table = np.zeros((steps, self.width, len(self.box)))
             for column, place in enumerate(self.spec.places(self.width)):
                 table[:, place, column] = values[:, place]

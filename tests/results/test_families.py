@@ -239,7 +239,7 @@ def test_weights_are_sums_over_all_blocks_and_features_are_limited(finished):
     noise, charges = mean_noise(
         arm.schedule.plan.deciding, arm.schedule.plan.blocks(arm.schedule.plan.deciding), 1, 6, streams
     )
-    features = {"bias": np.ones((6, 1)), "gain": center(centers), "lag": lag(centers)}
+    features = {"bias": np.ones((6, 1)), "gain": center()(centers), "lag": lag()(centers)}
     assert features["lag"][0, 0] == 0.0
     assert features["lag"][2, 0] == centers[1, 0] - centers[2, 0]
     for spec in made.families:

@@ -185,7 +185,7 @@ def test_rules_of_the_users_own_need_trust_and_run_confined(finished, tmp_path, 
     path = tmp_path / "rules.toml"
     path.write_text('[[attacks]]\nname = "own"\nrule = "own_rule:make"\nbudget = 0.2\n')
     rules = rules_in(store.protocol(), path)
-    with pytest.raises(UntrustedError, match="scoring attacks runs code that the run names: attacks.own"):
+    with pytest.raises(UntrustedError, match=r"scoring attacks runs code that the run names: attacks\.own"):
         score(Store(store.root), rules, is_kept=False)
     (own,) = score(Store(store.root, trust=Trust.CONFINED), rules, is_kept=False).scores
     (push,) = score(store, store.protocol().attacks, is_kept=False).scores
