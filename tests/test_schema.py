@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 
 from ccfs.certificates.documents import DocumentError, read_document, refuse_other_format
 from ccfs.certificates.images import Rule
+from ccfs.certificates.means import certify_totals
+from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.stratified import certify_strata
 from ccfs.cli.main import app
 from ccfs.files.documents import ChangedDocumentError, Document
 from ccfs.images.certificate import derived
@@ -50,6 +53,17 @@ def _image_certificate():
     return derived(CountTable(key=table.key, rows=table.rows[:2]), "none", Rule.UNFILTERED, delta=0.001)
 
 
+def _strata():
+    block = ProposalSchedule(count=1, sigma=0.2)
+    counts = ([2] * 40, 2, [6] * 30 + [1] * 10, 6)
+    return certify_strata(*counts, delta=0.05, family=1, target=0.5, schedule=block, sampling="law")
+
+
+def _totals():
+    totals = [[0.0, 1.0]] * 20
+    return certify_totals(totals, kind="return", lowest=-1.0, highest=2.0, delta=0.1, family=1, sampling="cohort")
+
+
 @pytest.fixture(scope="module")
 def documents(finished, tmp_path_factory):
     """One real document of each kind."""
@@ -69,7 +83,9 @@ def documents(finished, tmp_path_factory):
         "family-certificate": json.loads((root / "families/steer/one/safe/bias.json").read_bytes()),
         "families": printed("families", root, "--json"),
         "scores": printed("score", root, "--json"),
-        "costs": printed("costs", root, "--json"),
+        "strata": json.loads(_strata().to_json()),
+        "totals": json.loads(_totals().to_json()),
+        "run-totals": printed("costs", root, "--json"),
         "table": printed("table", root, "--json"),
         "audit": printed("audit", root, "--replay", "1", "--json"),
         "verification": printed("verify", certificate, "--run", root, "--json"),
