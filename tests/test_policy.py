@@ -68,6 +68,42 @@ def test_certify_policy_counts_what_happens():
     assert (made.event, made.trials, made.family) == ("passes", 300, 1)
 
 
+@pytest.mark.slow
+def test_certify_policy_with_draws_certifies_strata_and_the_run_is_audited(tmp_path):
+    """The corridor starts from one place, so all strata are alike: the rates agree and a count would certify more."""
+    env, event = make(horizon=5, post=0.35), ccfs.GoalBeforeCost(horizon=5)
+    made = ccfs.certify_policy(
+        env, steer, event=event, trials=320, draws=(1, 7), run=tmp_path / "run", **{**CLAIM, "delta": 0.05}
+    )
+    proof = made.trajectory
+    assert (proof.strata, set(proof.pilot_draws), set(proof.main_draws)) == (40, {1}, {7})
+    assert (made.trials, made.is_certified, made.p_lower) == (320, True, 0.5)
+    assert "280 counted nominal trials at 40 reset seeds, after a pilot of 40" in made.sentence
+    report = ccfs.audit_policy(tmp_path / "run", env, steer, event=event, replay=3)
+    assert (report.faults, report.replayed) == ((), 3)
+
+
+@pytest.mark.parametrize(
+    ("draws", "error", "message"),
+    [
+        ((1, 6), ValueError, r"`trials` must be a multiple of the 7 draws at each initial state, got 40"),
+        ((0, 0), ValueError, r"`draws\[1\]`"),
+        ((-1, 5), ValueError, r"`draws\[0\]`"),
+        ((4,), TypeError, r"`draws` must be a pair \(pilot, main\)"),
+        (8, TypeError, r"`draws` must be a pair \(pilot, main\)"),
+        ((2.0, 2), TypeError, r"`draws\[0\]`"),
+    ],
+)
+def test_certify_policy_refuses_draws(draws, error, message):
+    with pytest.raises(error, match=message):
+        ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=40, draws=draws, **CLAIM)
+
+
+def test_certify_policy_with_too_few_strata_is_refused_before_the_first_trial():
+    with pytest.raises(ValueError, match=r"`trials` must be enough to certify `target`, but even 8 of 8 successes"):
+        ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=8, draws=(0, 4), **CLAIM)
+
+
 @pytest.mark.parametrize("policy", [steer, Model(), make_steering(gain=0.2)])
 def test_certify_policy_takes_functions_models_and_controllers(policy):
     """Each has a noise of its own, because its protocol names another policy. So their counts differ."""
