@@ -15,6 +15,7 @@ from ccfs.certificates.families import FamilyCertificate, certify_family
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.certificates.schedule import Stage
+from ccfs.certificates.trajectory import mu_certified
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Table
 from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
@@ -175,10 +176,25 @@ class FamilyDocument(Document):
     def comparison(self) -> str:
         """What the weights and what Theorem 14 alone give for the same box, in one sentence."""
         by_weights = "nothing" if self.lower is None else f"at least {lower_text(self.lower)}"
-        return (
+        told = (
             f"Weights give {by_weights} in this box. The count alone gives at least {lower_text(self.alone)}, by "
             f"Theorem 14 for every causal shift of size mu = {upper_text(self.claim.size)}."
         )
+        share = self.share_of_count
+        return told if share is None else f"{told} What the weights give, it gives for {upper_text(share)} of the box."
+
+    @property
+    def share_of_count(self) -> float | None:
+        """The part of the box, in size, for which the count alone gives what the weights give in all of it.
+
+        None if the weights give nothing or less than the count alone.
+        """
+        claim = self.claim
+        if claim.lower is None or not (self.alone < claim.lower < 1.0 and claim.size > 0.0):
+            return None
+        count = Bound(self.bound).lower(claim.successes, claim.trials, delta=bonferroni(claim.delta, claim.family))
+        mu = mu_certified(count, claim.lower)
+        return None if mu is None else mu / claim.size
 
     @property
     def premises(self) -> tuple[str, ...]:

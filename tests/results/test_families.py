@@ -11,7 +11,9 @@ from toy_protocol import protocol, text
 from typer.testing import CliRunner
 
 from ccfs.audit.run import audit
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.documents import CertificateError
+from ccfs.certificates.gaussian import event_lower
 from ccfs.cli.main import app
 from ccfs.envs.toys.corridor import nominal_probability
 from ccfs.protocol.model import ProtocolError, load_protocol
@@ -289,6 +291,11 @@ def test_certificates_are_below_the_exact_probability_of_the_corridor(finished):
     assert gain.kept <= min(exact(GAIN * (1.0 + theta)) for theta in np.linspace(-0.5, 0.5, 21))
     assert gain.lower is not None
     assert gain.lower > gain.alone + 0.2
+    assert gain.share_of_count is not None
+    assert 0.0 < gain.share_of_count < 0.5
+    count = Bound(gain.bound).lower(gain.claim.successes, TRIALS, delta=0.05 / 4)
+    assert event_lower(count, gain.share_of_count * gain.claim.size) == pytest.approx(gain.lower, abs=1e-9)
+    assert "of the box." in gain.comparison
     lagging = document(made, store, family=2)[1]
     assert lagging.lower is not None
     assert lagging.lower > lagging.alone + 0.2
