@@ -13,7 +13,7 @@ MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_
 	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py \
 	certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py \
 	runtime/test_flat.py files/test_pickled.py controllers/test_intake.py \
-	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rl_zoo.py saved.py sb3.py supported.py))
+	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rebuilt.py rl_zoo.py saved.py sb3.py supported.py))
 
 # The parts that need no extra.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \

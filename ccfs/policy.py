@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import gymnasium
 
@@ -49,7 +51,7 @@ AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 
 def certify_policy(
     env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
@@ -71,9 +73,10 @@ def certify_policy(
     Each trial resets `env` with a fresh seed and draws fresh proposal noise. So the trials are independent draws from
     one law, and Clopper and Pearson's bound applies. Theorem 14 (thm:adaptive-trajectory) turns it into a budget.
 
-    Afterwards some trials are run again: three in the same environment and up to eight in environments made anew, if it
-    can be told how. A policy, a verifier or an environment with a memory across episodes or with random numbers of its
-    own then shows, and the call is refused (docs/threat-model.md says what this cannot see).
+    Afterwards some trials are run again: three with the same objects, and up to eight in environments made anew, if it
+    can be told how, with a policy made anew if a function was given for it. A policy, a verifier or an environment with
+    a memory across episodes or with random numbers of its own then shows, and the call is refused
+    (docs/threat-model.md says what this cannot see).
 
     Assumes: everything here was fixed before the call, `seed` included. Whoever chooses among several calls by their
     results must let `family` count them all. A trial in which anything raises is a failure.
@@ -84,7 +87,8 @@ def certify_policy(
             the policy gets its dict back.
         policy: gives an action for an observation, or scores of discrete actions. A function, a model with `predict`, a
             torch module, a Controller, or the path of a saved model (`ccfs.controllers.as_controller`). A model of
-            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included.
+            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included. Or a
+            function without arguments that makes one of these. It is then called again for the repeated trials.
         event: what counts as success, a function of the public trace alone.
         schedule: the blocks of each stage. One block for all steps, or one per step, are those of the action stage, or
             of the score stage if actions are discrete.
@@ -132,6 +136,12 @@ def certify_policy(
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
     _try_one_step(objects, wrapped, seed)
+    if objects.make is None:
+        warnings.warn(
+            f"Nobody can tell how {env} was made, so no trial is run again in a second one. A number that was drawn "
+            "when it was made would not show. Pass `env` as a function that makes it, such as `lambda: MyEnv(3)`.",
+            stacklevel=2,
+        )
     with TemporaryDirectory(prefix="ccfs-") as scratch:
         root = Path(scratch) / "run" if run is None else Path(run)
         with _progress(objects.name, count + objects.repeats(count), is_shown=progress) as advance:
@@ -161,7 +171,7 @@ def _draws(draws: object, trials: int) -> tuple[int, int] | None:
 def audit_policy(
     run: str | Path,
     env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     verifier: Verifier | None = None,
@@ -232,7 +242,7 @@ def _differences(there: object, here: object, key: str = "") -> Iterator[tuple[s
 
 def _objects(
     env: object,
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     verifier: Verifier | None,
@@ -243,18 +253,37 @@ def _objects(
 
     success = _event(event)
     made, make = _environment(env)
-    controller = as_controller(policy, env=made)
+    makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
+    given = cast("Policy", policy) if makes is None else makes()
+    controller = as_controller(given, env=made)
     return Objects(
         env=flattened(made),
         make=None if make is None else lambda: flattened(make()),
         controller=controller,
-        source=controller if isinstance(policy, (str, os.PathLike)) else policy,
+        remake=None if makes is None else lambda: as_controller(makes(), env=made),
+        source=controller if isinstance(given, (str, os.PathLike)) else given,
         verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
         fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
         event=success,
         judge=event,
         name=_name(event),
     )
+
+
+def _makes_a_policy(policy: object) -> bool:
+    """Say whether this is a function without arguments, or a class that needs none. A policy takes an observation."""
+    if not callable(policy) or isinstance(policy, (str, os.PathLike)):
+        return False
+    try:
+        parameters = inspect.signature(policy).parameters.values()
+    except (TypeError, ValueError):  # nobody can tell what it takes
+        return False
+    if isinstance(policy, type):
+        return all(part.default is not part.empty or part.kind in _MANY for part in parameters)
+    return not parameters
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:

@@ -22,6 +22,7 @@ __all__ = ["cohort_band", "crossing_upper", "law_band"]
 _MOST_EXACT = 2**14
 _PER_UNIT = 16  # exponents are tried in steps of 1/16
 _NEGLIGIBLE = 1e-30  # of the largest state. Leaving a state out makes the band lower, never wrong.
+_TINY = 2.0**-900  # smaller terms would be rounded absolutely
 _MOST_RANKS = 1024
 
 Levels = tuple[float, ...]
@@ -173,11 +174,17 @@ def crossing_upper(levels: Sequence[float]) -> float:
     Returns:
         The bound, rounded up, at most 1.
 
+    Raises:
+        ValueError: there is no level, or the levels are not as they must be.
+
     >>> f"{crossing_upper([0.25, 0.25]):.4f}"  # 1 - P(both are at least 0.25)
     '0.4375'
     """
     number = len(levels)
     edges = np.array([0.0, *levels])
+    is_fit = number and (np.diff(edges) >= 0.0).all() and edges[-1] < 1.0
+    if not (is_fit and (np.floor(edges / _unit(number)) * _unit(number) == edges).all()):
+        raise ValueError("`levels` must grow from at least 0 to less than 1, in multiples of 2^-52 n', got others.")
     means = number * np.diff(edges)
     state, first, exponent, roundings = np.ones(1), 0, 0, 0
     for done, mean in enumerate(means.tolist(), start=1):
@@ -189,13 +196,17 @@ def crossing_upper(levels: Sequence[float]) -> float:
         roundings += 3 * len(kernel) + 2
         top = float(state.max())
         scale = math.frexp(top)[1]
+        # Without the smallest states no product underflows, so that every rounding is a relative one.
         state = np.ldexp(state, -scale)
+        state[state < _NEGLIGIBLE] = 0.0
         exponent += scale
-        kept = int(np.argmax(state >= _NEGLIGIBLE))
+        kept = int(np.argmax(state > 0.0))
         state, first = state[kept:], first + kept
     rest = _poisson_terms(number * (1.0 - float(edges[-1])), number - first + 1, is_whole=True)
     ends = [number - first - i for i in range(len(state))]
-    total = math.fsum(float(value) * float(rest[end]) for value, end in zip(state, ends, strict=True))
+    total = math.fsum(
+        float(value) * float(rest[end]) for value, end in zip(state, ends, strict=True) if rest[end] > _TINY
+    )
     roundings += 2 * len(rest) + 4
     with precision():
         scale_back = (exact(number + 1).lgamma() - number * exact(number).log()).exp()

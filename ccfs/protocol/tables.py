@@ -244,6 +244,12 @@ class SensorSpec(Part):
         return ProposalSchedule(count=1, sigma=self.sigma)
 
 
+SensorPlan = Annotated[
+    Annotated[SensorSpec, Tag("constant")] | Annotated[tuple[SensorSpec, ...], Tag("per-step")],
+    Discriminator(_plan_kind),
+]
+
+
 class ScheduleSpec(Part):
     """A named schedule: for each stage with noise, its plan of blocks over time."""
 
@@ -258,7 +264,11 @@ class ScheduleSpec(Part):
         description="Block of the score stage, as that of the action stage. A proposal is the action with the greatest "
         "noisy score. It is for Discrete and MultiDiscrete spaces.",
     )
-    sensor: SensorSpec | None = Field(default=None, description="Noise of the observations that are read.")
+    sensor: SensorPlan | None = Field(
+        default=None,
+        description="Noise of the observations that are read: one for every step, or a list with one per step of the "
+        "horizon. All of a list have the same readers.",
+    )
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -274,15 +284,19 @@ class ScheduleSpec(Part):
     @cached_property  # every batch asks for it
     def plan(self) -> Schedule:
         """The schedule as the runtime takes it."""
+        sensors = self.sensor if isinstance(self.sensor, tuple) else (self.sensor,)
+        readers = {"all" if sensor is None else sensor.readers for sensor in sensors}
+        if len(readers) > 1:
+            raise ValueError("`sensor` must have the same `readers` at every step, got both")
         return Schedule(
             action=_blocks(self.action),
             score=_blocks(self.score),
-            sensor=None if self.sensor is None else self.sensor.schedule,
-            readers="all" if self.sensor is None else self.sensor.readers,
+            sensor=_blocks(self.sensor),
+            readers="controller" if readers == {"controller"} else "all",
         )
 
 
-def _blocks(plan: BlockSpec | tuple[BlockSpec, ...] | None) -> Blocks | None:
+def _blocks(plan: BlockSpec | SensorSpec | tuple[BlockSpec | SensorSpec, ...] | None) -> Blocks | None:
     if isinstance(plan, tuple):
         return tuple(block.schedule for block in plan)
     return None if plan is None else plan.schedule

@@ -42,7 +42,7 @@ def test_crossing_upper_is_just_above_the_exact_probability(steps: list[int]) ->
 
 def test_crossing_upper_of_one_linear_level_is_daniels() -> None:
     """P(N(t) / n >= t / a for some t) = a for a line through the origin, if only its points at i / n count."""
-    number = 24
+    number = 32
     levels = [Fraction(i, number) / 8 for i in range(1, number + 1)]
     assert crossing_upper([float(level) for level in levels]) == pytest.approx(1 / 8, abs=1e-10)
     assert Fraction(crossing_upper([float(level) for level in levels])) >= exact_crossing(levels)
@@ -126,3 +126,9 @@ def test_law_band_beyond_its_limit_is_the_other_one(monkeypatch: pytest.MonkeyPa
 def test_bands_refuse(band, trials, delta, error, message) -> None:
     with pytest.raises(error, match=message):
         band(trials, delta=delta)
+
+
+@pytest.mark.parametrize("levels", [[], [0.5, 0.25], [-0.25, 0.5], [0.5, 1.0], [0.1 + 2.0**-54, 0.3], [0.25, math.nan]])
+def test_crossing_upper_refuses_levels_that_it_could_not_bound(levels: list[float]) -> None:
+    with pytest.raises(ValueError, match="`levels` must grow"):
+        crossing_upper(levels)
