@@ -35,8 +35,11 @@ SECTIONS = {
     "StopSpec": "`[stop]`",
     "EventSpec": "`[[events]]`",
     "AttackSpec": "`[[attacks]]`",
+    "FamilySpec": "`[[families]]`",
 }
 CERTIFICATE = {
+    "FamilyRecord": "The claim about a disturbance",
+    "DivergenceRecord": "Divergences",
     "ClaimRecord": "The claim",
     "StrataRecord": "A stratified claim",
     "ScheduleRecord": "The schedule",

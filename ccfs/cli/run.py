@@ -32,6 +32,7 @@ from ccfs.files.terminal import echo
 if TYPE_CHECKING:
     from ccfs.protocol.model import Protocol
     from ccfs.results.certificate import RunCertificate
+    from ccfs.results.verify import Verification
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
@@ -135,12 +136,16 @@ def verify(
     from ccfs.images.certificate import is_image_certificate
     from ccfs.protocol.registry import IN_MEMORY
     from ccfs.results.certificate import NotACertificateError
+    from ccfs.results.families import is_family_certificate
     from ccfs.results.verify import refuse_no_file, refused, verification
     from ccfs.results.verify import verify as verify_file
 
     refuse_no_file(certificate)
     if is_image_certificate(certificate):
         _verify_images(certificate, run, as_json=as_json)
+        return
+    if is_family_certificate(certificate):
+        _verify_family(certificate, None if run is None else open_run(run, modules, trust=trust), as_json=as_json)
         return
     try:
         document = verify_file(certificate, None if run is None else open_run(run, modules, trust=trust))
@@ -151,18 +156,46 @@ def verify(
             echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
         fail(error, DOES_NOT_HOLD)
     made = verification(document, is_recounted=run is not None)
+    counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
+    _print_verification(
+        made,
+        "Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."),
+        as_json,
+    )
+
+
+def _print_verification(made: Verification, end: str, as_json: bool) -> None:
+    """Print a verdict that a certificate holds, with a last line for people."""
     if as_json:
         echo(made.to_bytes().decode().rstrip())
         return
-    echo(f"The certificate says: {document.sentence}")
+    echo(f"The certificate says: {made.sentence}")
     for title, lines in (
         ("Recomputed here:", made.recomputed),
         ("Only quoted, and written by whoever wrote the file:", made.quoted),
         ("Premises:", made.premises),
     ):
         echo(title, *(f"- {line}" for line in lines))
-    counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
-    echo("Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."))
+    echo(end)
+
+
+def _verify_family(certificate: Path, store: Store | None, *, as_json: bool) -> None:
+    """Compute the certificate of a named disturbance again, and print what it says."""
+    from ccfs.certificates.documents import CertificateError
+    from ccfs.results.certificate import NotACertificateError
+    from ccfs.results.families import family_verification, verify_family
+    from ccfs.results.verify import refused
+
+    try:
+        document = verify_family(certificate, store)
+    except NotACertificateError as error:
+        fail(error, BAD_INPUT)
+    except CertificateError as error:
+        if as_json:
+            echo(refused(error, is_recounted=store is not None).to_bytes().decode().rstrip())
+        fail(error, DOES_NOT_HOLD)
+    end = "Every number follows from the weights" + (", and the weights from the traces." if store else ".")
+    _print_verification(family_verification(document, is_recounted=store is not None), end, as_json)
 
 
 def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> None:
@@ -187,17 +220,8 @@ def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> Non
         quoted=(made_by,) if run is not None else (made_by, "that the run has these counts. Use --run."),
         premises=document.premises,
     )
-    if as_json:
-        echo(made.to_bytes().decode().rstrip())
-        return
-    echo(f"The certificate says: {document.sentence}")
-    for title, lines in (
-        ("Recomputed here:", made.recomputed),
-        ("Only quoted, and written by whoever wrote the file:", made.quoted),
-        ("Premises:", made.premises),
-    ):
-        echo(title, *(f"- {line}" for line in lines))
-    echo("Every radius follows from the counts" + (", and the counts are those of the run." if run else "."))
+    end = "Every radius follows from the counts" + (", and the counts are those of the run." if run else ".")
+    _print_verification(made, end, as_json)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -318,11 +342,14 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
     from ccfs.results.certify import endings
+    from ccfs.results.families import stored_families
     from ccfs.study.opened import claim_lines
 
     protocol = store.protocol()
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
     claim = f"all {documents[0].family} claims together fail with probability at most {protocol.claim.delta:g}"
     print_claims(f"{protocol.name}: {claim}{look}", claim_lines(documents))
+    for family in stored_families(store, protocol):
+        echo(family.sentence, f"  {family.comparison}")
     echo(*endings(store, protocol, documents))
     echo(f"Protocol: {documents[0].protocol}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
@@ -23,7 +23,15 @@ from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import shipped_events
 
-__all__ = ["certificate_name", "certify", "derive", "endings", "refuse_missing_trials"]
+__all__ = [
+    "certificate_name",
+    "certified_trials",
+    "certify",
+    "code_digests",
+    "derive",
+    "endings",
+    "refuse_missing_trials",
+]
 
 _WORDS = {
     Outcome.ABSTAINED: "abstained",
@@ -51,7 +59,11 @@ def certify(store: Store) -> list[RunCertificate]:
     derived here.
     """
     protocol = store.protocol()
-    planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
+    from ccfs.results.families import derive_families, family_name
+
+    claims = [(arm, event) for arm in protocol.arms for event in protocol.events]
+    planned = [certificate_name(arm, event) for arm, event in claims]
+    planned += [family_name(arm, event, family) for arm, event in claims for family in protocol.families]
     with store.locked():
         faults = manifest_faults(store, may_be_missing=planned)
         if faults:
@@ -60,6 +72,8 @@ def certify(store: Store) -> list[RunCertificate]:
         for name, document in derive(store, protocol):
             store.write(name, document.to_bytes())
             made.append(document)
+        for name, family in derive_families(store, protocol):
+            store.write(name, family.to_bytes())
         write_manifest(store, protocol)
     return made
 
@@ -84,13 +98,10 @@ def derive(
         by_ending = {arm.name: lost(store, protocol, arm, judged) for arm in protocol.arms}
     record = read_provenance(store)
     reader = RunReader(store, protocol)
-    digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
-    behind = record.get("events")
-    for name, found in behind.items() if isinstance(behind, dict) else ():
-        parts[f"events.{name}"] = event_digest(_texts(found))
+    digests = _texts(record.get("controllers"))
     for arm in protocol.arms:
         nominal = tallies[arm.name, None]
-        _refuse_missing_trials_of(store, protocol, arm, _trials(reader, arm))
+        certified_trials(store, protocol, arm)
         files = [name for batch in reader.batches(arm, None) for name in batch.files]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
@@ -126,19 +137,37 @@ def derive(
                         for spec in protocol.attacks
                     ),
                     traces={name: store.digest(name) for name in files},
-                    provenance=CodeDigests(
-                        ccfs=code.get("ccfs", ""),
-                        parts={
-                            place: digest
-                            for place, digest in parts.items()
-                            if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
-                            or not place.startswith(("events.", "controllers."))
-                        },
-                        packages=packages,
-                    ),
+                    provenance=code_digests(record, arm, event),
                     claim=claim_record(certificate(protocol, arm, event.name, nominal[event.name])),
                 ),
             )
+
+
+def code_digests(
+    record: Mapping[str, object], arm: Arm, event: EventSpec, families: Collection[str] = ()
+) -> CodeDigests:
+    """Return the digests of the code behind a claim about an arm and an event, and about some disturbances.
+
+    Args:
+        record: the provenance of the run.
+        arm: the arm. Other controllers are left out.
+        event: the event. Others are left out.
+        families: places of named disturbances, such as "families.bias". Others are left out.
+    """
+    code, parts, packages = (_texts(record.get(key)) for key in ("code", "parts", "packages"))
+    behind = record.get("events")
+    for name, found in behind.items() if isinstance(behind, dict) else ():
+        parts[f"events.{name}"] = event_digest(_texts(found))
+    ours = {f"events.{event.name}", f"controllers.{arm.controller.name}", *families}
+    return CodeDigests(
+        ccfs=code.get("ccfs", ""),
+        parts={
+            place: digest
+            for place, digest in parts.items()
+            if place in ours or not place.startswith(("events.", "controllers.", "families."))
+        },
+        packages=packages,
+    )
 
 
 def _texts(table: object) -> dict[str, str]:
@@ -148,15 +177,12 @@ def _texts(table: object) -> dict[str, str]:
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
     """Raise unless every arm has the trials that its numbers may be computed from, which are the planned ones."""
     for arm in protocol.arms:
-        _refuse_missing_trials_of(store, protocol, arm, _trials(RunReader(store, protocol), arm))
+        certified_trials(store, protocol, arm)
 
 
-def _trials(reader: RunReader, arm: Arm) -> int:
-    """Return the number of stored nominal trials of an arm."""
-    return sum(len(batch.trials) for batch in reader.batches(arm, None))
-
-
-def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+def certified_trials(store: Store, protocol: Protocol, arm: Arm) -> int:
+    """Return the number of nominal trials of an arm. Raise unless its numbers may be computed from them."""
+    trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
     planned = protocol.trials.count
     if protocol.claim.stop_at_budget is None and trials != planned:
         raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
@@ -164,6 +190,7 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
         if RunReader(store, protocol).batches(arm, attack) != list(plan(protocol, arm, attack, trials)):
             under = "nominal" if attack is None else attack.name
             raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
+    return trials
 
 
 def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:

@@ -390,7 +390,7 @@ def _arguments(protocol: Protocol) -> list[object]:
     """Return all arguments of a protocol's parts, its events left out."""
     program = protocol.program
     parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
-    return [part.arguments for part in (*parts, *protocol.attacks) if part is not None]
+    return [part.arguments for part in (*parts, *protocol.attacks, *protocol.families) if part is not None]
 
 
 def _files(arguments: Iterable[object]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.scores import SCORES
 from ccfs.results.table import TableRow, markdown, shown_bounds, table_rows
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import trial_lines
@@ -43,7 +44,8 @@ def keep(run: Path, name: str, command: str) -> Path:
     folder = RESULTS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in ("protocol.json", "provenance.json", *(file for file in files if file.startswith("certificates/"))):
+    documents = [file for file in files if file.startswith(("certificates/", "families/")) or file == SCORES]
+    for file in ("protocol.json", "provenance.json", *documents):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(store.read(file))
     (folder / "trajectories.parquet").write_bytes(parquet_bytes(trial_lines(store, protocol)))
