@@ -28,6 +28,9 @@ DOCUMENTS: Mapping[str, str] = {
     "batch": "ccfs.runs.journal:Journal",
     "verdicts": "ccfs.runs.batches:Verdicts",
     "scores": "ccfs.results.scores:ScoresDocument",
+    "signed-run": "ccfs.runs.signature:SignedRun",
+    "registration": "ccfs.runs.registration:Registration",
+    "begun": "ccfs.runs.registration:Begun",
     "totals": "ccfs.results.totals:TotalsDocument",
     "run-totals": "ccfs.results.totals:RunTotals",
     "table": "ccfs.results.table:TableDocument",
@@ -72,11 +75,14 @@ def schema(kind: str) -> dict[str, object]:
     """Return the JSON Schema of a kind of document."""
     # A person may leave defaults out of a protocol. A document that a program wrote has every key.
     mode: JsonSchemaMode = "validation" if kind == "protocol" else "serialization"
-    made = model_of(kind).model_json_schema(schema_generator=_Plain, mode=mode)
+    model = model_of(kind)
+    made = model.model_json_schema(schema_generator=_Plain, mode=mode)
     for table in (made, *made.get("$defs", {}).values()):
         optional = [key for key, entry in table.get("properties", {}).items() if entry.pop(*OPTIONAL, False)]
         if "required" in table:
             table["required"] = [key for key in table["required"] if key not in optional]
+    left_out: frozenset[str] = getattr(model, "omitted", frozenset())
+    made["required"] = [key for key in made.get("required", ()) if key not in left_out]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 

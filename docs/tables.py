@@ -46,6 +46,7 @@ CERTIFICATE = {
     "BlockRecord": "A block",
     "AttackedCount": "Under an attack",
     "CodeDigests": "Code",
+    "RegistrationRecord": "Registration",
 }
 _REGION = re.compile(r"^<!-- (keys of|parts:|attributes of|supported:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
 

@@ -232,3 +232,27 @@ def export(
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+
+
+@app.command(rich_help_panel=_PANEL)
+def retrace(
+    run: RunArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder for the traces.")],
+    trials: Annotated[str, typer.Option(help="Which trials: one number, or FIRST:END without the end.")] = "0:100",
+    arm: Annotated[str | None, typer.Option(help="Arm (controller/schedule). Default: all.")] = None,
+    modules: ModulesOption = None,
+    trust: TrustOption = False,
+) -> None:
+    """Make traces of a run again that keeps none (`traces = "hashes"`).
+
+    Each trial runs again, and its line and its hash must be the stored ones. The traces are Parquet files as those of
+    other runs. Code that the run names needs --trust.
+    """
+    from ccfs.results.retrace import retrace as make_again
+
+    first, colon, end = trials.partition(":")
+    if not (first.isdecimal() and (end.isdecimal() or not colon)):
+        raise ValueError(f"`--trials` must be a number or FIRST:END, such as 0:100, got {trials!r}.")
+    wanted = range(int(first), int(end) if colon else int(first) + 1)
+    made = make_again(open_run(run, modules, trust=trust), output, wanted, arm=arm)
+    echo(f"Traces: {output}/traces, {made} trials, each with its stored hash.")

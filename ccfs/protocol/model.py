@@ -109,6 +109,12 @@ class Protocol(Part, Document):
         default=(),
         description="Named disturbances. Each of them is one more claim about each arm and event, and costs no trials.",
     )
+    traces: Literal["full", "hashes"] = Field(
+        default="full",
+        description='What is kept of a trial. With "hashes" the events are asked when the trial has run, and its line, '
+        "their verdicts and the last hash of its trace are kept, about 100 bytes. It is for very many trials, and "
+        "without `attacks` and `families`. `ccfs retrace` makes traces again.",
+    )
     quick_look_of: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{64}$",
@@ -124,6 +130,8 @@ class Protocol(Part, Document):
             content.pop("quick_look_of", None)
         if not self.families:
             content.pop("families", None)
+        if self.keeps_traces:
+            content.pop("traces", None)
         if "events" in content:  # somebody may have asked for some keys only
             content["events"] = _without_empty_digests(content["events"])
         return content
@@ -143,6 +151,10 @@ class Protocol(Part, Document):
                 )
             for attack in self.attacks:
                 _refuse_other_stages(attack, schedule)
+        if (self.attacks or self.families) and not self.keeps_traces:
+            raise ValueError(
+                '`attacks` and `families` must be empty with traces = "hashes": run them in a protocol with full traces'
+            )
         # A listed cohort is no sample of a law, so its trials are not identically distributed. The binomial bounds need
         # that they are.
         is_cohort, is_stratified = self.trials.seeds is not None, self.claim.bound == "stratified"
@@ -195,6 +207,11 @@ class Protocol(Part, Document):
         """Every controller under every schedule."""
         pairs = [(controller, schedule) for controller in self.controllers for schedule in self.schedules]
         return tuple(Arm(controller=controller, schedule=schedule) for controller, schedule in pairs)
+
+    @property
+    def keeps_traces(self) -> bool:
+        """Whether the trace of every trial is stored."""
+        return self.traces == "full"
 
     @property
     def claims(self) -> int:

@@ -102,14 +102,15 @@ def render(
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
     record = read_provenance(store)
     worst = _most_harmful(protocol, claims)
-    lines = shipped_lines(store, protocol)
-    trials = ended_trials(lines)
+    # Without traces, the page shows the claims and what follows from them.
+    lines = shipped_lines(store, protocol) if protocol.keeps_traces else None
+    trials = [] if lines is None else ended_trials(lines)
     again = replayed(
         store,
         protocol,
         trials,
         None if worst is None else worst.name,
-        most_steps=most_steps,
+        most_steps=0 if lines is None else most_steps,
         engine=engine or serial_engine(),
     )
     shown = bars(trials)
@@ -128,11 +129,12 @@ def render(
         certified=sum(claim.document.trajectory.is_certified for claim in claims),
         contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
         overviews=_overviews(protocol, claims),
-        sources=[_source_figures(store, protocol, arm) for arm in protocol.arms],
+        sources=[] if lines is None else [_source_figures(store, protocol, arm) for arm in protocol.arms],
         drawings=[]
-        if has_maps and drawing is None
+        if lines is None or (has_maps and drawing is None)
         else _drawings(store, protocol, claims, drawing_for(protocol, drawing)),
-        tables=event_tables(protocol, lines, worst),
+        tables=[] if lines is None else event_tables(protocol, lines, worst),
+        roots={claim.document.arm: claim.document.root for claim in claims if claim.document.root is not None},
         left_out_events=own_events,
         checkable=[] if own_events else claims,
         worst=worst,

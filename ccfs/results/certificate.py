@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
@@ -24,6 +24,7 @@ from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 from ccfs.runs.counting import Certificate
 from ccfs.runs.provenance import ControllerDigest
+from ccfs.runs.registration import Time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,7 @@ __all__ = [
     "ClaimRecord",
     "CodeDigests",
     "NotACertificateError",
+    "RegistrationRecord",
     "RunCertificate",
     "StrataDocument",
     "StrataRecord",
@@ -228,9 +230,19 @@ class TrajectoryDocument(ClaimRecord, Document):
     )
 
 
+class RegistrationRecord(Table):
+    """The registration of a protocol. Both times are those of the author's clocks."""
+
+    record: Digest = Field(description="SHA-256 of the signed record, as whoever published it can show it.")
+    key: str = Field(pattern="^SHA256:[A-Za-z0-9+/]{43}$", description="Fingerprint of the key that signed the record.")
+    time: Time = Field(description="When the protocol was registered, in UTC.")
+    begun: Time = Field(description="When the run began, in UTC, after it had taken in the record.")
+
+
 class RunCertificate(Document):
     """A certificate of an arm and event, with everything that a stranger needs to recompute it from the run."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset({"registration", "root"})
     format: Literal["ccfs/certificate/2"] = Field(
         default="ccfs/certificate/2", description="Kind and version of this document."
     )
@@ -264,9 +276,20 @@ class RunCertificate(Document):
         description="How many nominal trials failed the event because of how they ended, by their outcome."
     )
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
-    traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
+    traces: dict[File, Digest] = Field(
+        description="SHA-256 of each file of traces that was counted. It is empty if the run keeps no traces."
+    )
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
     claim: AnyClaim = Field(description="The certificate proper, from one count or from counts at each reset seed.")
+    registration: RegistrationRecord | None = Field(
+        default=None,
+        description="The registration that the run took in before its first trial. A run without one has no such key.",
+    )
+    root: Digest | None = Field(
+        default=None,
+        description="Root of the Merkle tree over the nominal trials, if the run keeps no traces. Other certificates "
+        "have no such key.",
+    )
 
     @property
     def trajectory(self) -> Certificate:
@@ -358,7 +381,20 @@ class RunCertificate(Document):
                 found.append(
                     "No second environment could be made to compare with, so the claim is about the one that was given."
                 )
+        found.append(self.registered)
         return tuple(found)
+
+    @property
+    def registered(self) -> str:
+        """Whether the protocol was registered before the first trial, and what that rests on, in words."""
+        found = self.registration
+        if found is None:
+            return "Not registered: only its author says that the protocol was fixed before the first trial."
+        return (
+            f"Registered: the key {found.key} signed the protocol and the number of its trials at {found.time}, and "
+            f"the run began at {found.begun}. Both are the author's own times. A place that published the record with "
+            f"SHA-256 {found.record} can show when it was there."
+        )
 
     @property
     def sentence(self) -> str:
@@ -448,6 +484,10 @@ class RunCertificate(Document):
             raise CertificateError("has more trials that failed because of how they ended than trials that failed.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
+        if (self.root is None) != bool(self.traces):
+            raise CertificateError("must have the hashes of its traces, or the root of a run without traces.")
+        if self.registration is not None and not self.registration.time <= self.registration.begun:
+            raise CertificateError("was begun before it was registered.")
         if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
 

@@ -23,7 +23,7 @@ from ccfs.protocol.model import Arm, EventSpec, FamilySpec, Protocol
 from ccfs.protocol.tables import EnvironmentSpec, Name
 from ccfs.results.certificate import ArmName, CodeDigests, File, NotACertificateError
 from ccfs.results.certify import certified_trials, code_digests
-from ccfs.results.verify import Verification
+from ccfs.results.verify import SignatureCheck, Verification
 from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.host import HostError, child_of
 from ccfs.runs.manifest import manifest_faults
@@ -521,7 +521,9 @@ def is_family_certificate(path: Path) -> bool:
     return isinstance(found, str) and found.startswith("ccfs/family-certificate/")
 
 
-def family_verification(document: FamilyDocument, *, is_recounted: bool) -> Verification:
+def family_verification(
+    document: FamilyDocument, *, is_recounted: bool, signature: SignatureCheck | None = None
+) -> Verification:
     """Return the verdict on a certificate that `verify_family` accepted, with the run (`is_recounted`) or without."""
     claim = document.claim
     numbers = (
@@ -540,6 +542,7 @@ def family_verification(document: FamilyDocument, *, is_recounted: bool) -> Veri
         recomputed=(numbers, weights) if is_recounted else (numbers,),
         quoted=(replay_tells,) if is_recounted else (weights, run_tells, replay_tells),
         premises=document.premises,
+        signature=signature,
     )
 
 

@@ -65,6 +65,7 @@ _COUNTING = (
     "ccfs.files.parquet",
     "ccfs.runs.counting",
     "ccfs.runs.host",
+    "ccfs.runs.judging",
     "ccfs.runs.outcomes",
     "ccfs.runs.reader",
     "ccfs.runs.record",

@@ -85,7 +85,9 @@ def places_of(protocol: Protocol, batch: Batch) -> tuple[str, ...]:
     """Return the places of the parts that run in the trials of a batch."""
     program = [place for place, *_ in _parts(protocol) if place.startswith("program.")]
     attack = [f"attacks.{batch.attack}"] if batch.is_attacked else []
-    return ("environment", f"controllers.{batch.arm.partition('/')[0]}", *program, *attack)
+    # Without traces, the events are asked when a trial has run.
+    events = [] if batch.keeps_traces else [f"events.{spec.name}" for spec in protocol.events]
+    return ("environment", f"controllers.{batch.arm.partition('/')[0]}", *program, *attack, *events)
 
 
 def is_own(event: EventSpec) -> bool:
