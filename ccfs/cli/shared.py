@@ -92,7 +92,14 @@ def readable_errors() -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise
-        fail(error, BAD_INPUT)
+        fail(_sentence(error), BAD_INPUT)
+
+
+def _sentence(error: Exception) -> object:
+    """Return an error as it is, or what the system says about a file as a sentence."""
+    if type(error).__module__ != "builtins" or not isinstance(error, OSError) or not error.strerror:
+        return error
+    return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
 
 
 def _mendable() -> tuple[type[Exception], ...]:

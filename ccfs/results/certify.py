@@ -14,7 +14,7 @@ from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
 from ccfs.runs.counting import certificate, lost, recorded_events, tally
 from ccfs.runs.events import Event
-from ccfs.runs.manifest import manifest_faults, write_manifest
+from ccfs.runs.manifest import manifest_faults, write_derived
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import event_digest, read_provenance
@@ -56,12 +56,9 @@ def certify(store: Store) -> list[RunCertificate]:
         faults = manifest_faults(store, may_be_missing=planned)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
-        made = []
-        for name, document in derive(store, protocol):
-            store.write(name, document.to_bytes())
-            made.append(document)
-        write_manifest(store, protocol)
-    return made
+        made = dict(derive(store, protocol))
+        write_derived(store, protocol, {name: document.to_bytes() for name, document in made.items()})
+    return list(made.values())
 
 
 def derive(
