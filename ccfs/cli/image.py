@@ -116,29 +116,30 @@ def certify(
         }
     )
     _use_threads(threads)
-    engine = engine_for(None if cluster is not None else workers, cluster)
-    try:
+    with interruptible(_CONTINUES):
         everything, counted, rule = asked.image_set(), asked.model_of(), asked.rule()
         wanted = _chosen(images, len(everything))
-        with interruptible(_CONTINUES), progress_bar("images", len(wanted), "images") as advance:
-            table = certify_dataset(
-                counted,
-                everything,
-                rule,
-                sigma=sigma,
-                n0=n0,
-                n=n,
-                seed=seed,
-                batch_size=batch_size,
-                folder=output,
-                indices=wanted,
-                asked=asked,
-                engine=engine,
-                progress=advance,
-            )
-    finally:
-        engine.close()
-    certify_run(output, delta=delta)
+        engine = engine_for(None if cluster is not None else workers, cluster)
+        try:
+            with progress_bar("images", len(wanted), "images") as advance:
+                table = certify_dataset(
+                    counted,
+                    everything,
+                    rule,
+                    sigma=sigma,
+                    n0=n0,
+                    n=n,
+                    seed=seed,
+                    batch_size=batch_size,
+                    folder=output,
+                    indices=wanted,
+                    asked=asked,
+                    engine=engine,
+                    progress=advance,
+                )
+        finally:
+            engine.close()
+        certify_run(output, delta=delta)
     lines = table_lines(table, asked.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
     _print_lines(console, lines)
     console.print(f"retained {float(retention(table.variant(asked.variant))):.4f} of all proposals")

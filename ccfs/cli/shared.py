@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from ccfs.cli.start import stop_code
 from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD_INPUT",
     "DOES_NOT_HOLD",
-    "INTERRUPTED",
     "NOT_CHECKED",
     "JsonOption",
     "ModulesOption",
@@ -39,8 +39,8 @@ __all__ = [
     "readable_errors",
 ]
 
-DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes. A command that did its work ends with 0. 130 is what shells report for Ctrl-C."""
+DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED = 1, 2, 3
+"""Exit codes. A command that did its work ends with 0. `ccfs/cli/start.py` has those of a command that was stopped."""
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs run` wrote it.")]
 OutputOption = Annotated[
@@ -80,8 +80,8 @@ def readable_errors() -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort, BrokenPipeError):
         raise  # typer ends all three. The last one says that nobody reads the output any more, as with `| head`.
-    except KeyboardInterrupt:
-        fail("Interrupted.", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        fail("Interrupted.", stop_code(error))
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             raise  # rich ends the process in this way
@@ -116,11 +116,11 @@ def _mendable() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Answer Ctrl-C with what is kept and how to go on, and end with exit code 130."""
+    """Answer Ctrl-C and SIGTERM with what is kept and how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
-        fail(f"Interrupted. {advice}", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        fail(f"Interrupted. {advice}", stop_code(error))
 
 
 @contextmanager

@@ -7,7 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    InvalidStateError,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -100,7 +108,16 @@ class ProcessExecutor(ProcessPoolExecutor):
     def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
         """Submit a call. The base class starts its workers here."""
         with _for_new_workers():
-            return super().submit(fn, *args, **kwargs)
+            future = super().submit(fn, *args, **kwargs)
+        fail = future.set_exception
+
+        def fail_unless_cancelled(error: BaseException | None) -> None:
+            # Up to Python 3.12, the pool's own thread ends with a traceback if workers die after a call was cancelled.
+            with suppress(InvalidStateError):
+                fail(error)
+
+        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign]
+        return future
 
     def abandon(self) -> None:
         """Cancel the calls that wait, and kill the workers. The results of the running calls are lost."""
@@ -154,18 +171,36 @@ def cluster_engine(address: str) -> Engine:
 def _for_new_workers() -> Iterator[None]:
     """Set the environment that new workers inherit before they import anything, and restore it afterwards."""
     before = {name: os.environ.get(name) for name in THREADS}
-    # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back.
+    with _later():
+        try:
+            os.environ.update(dict.fromkeys(THREADS, "1"))
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the end of the block, so that no worker is left half made."""
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    # The mask is for the new process, which inherits it. SIGTERM is not in it, because the pool ends workers by that.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Another thread can still receive the signal, and then Python would raise here. So it is only noted.
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handlers = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
     try:
-        os.environ.update(dict.fromkeys(THREADS, "1"))
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for sent in came:
+            signal.raise_signal(sent)
 
 
 def _begin_worker(parent: int) -> None:

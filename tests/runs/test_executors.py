@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 from concurrent.futures import Executor, Future
+from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 from toy_protocol import contents, protocol
@@ -14,6 +16,7 @@ from toys import foreign_threads
 from ccfs.runs.batches import Batch
 from ccfs.runs.executors import Engine, Pool, cluster_engine, process_engine, serial_engine
 from ccfs.runs.run import run
+from ccfs.runs.store import RunError
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +78,38 @@ def test_process_engine_gives_workers_one_thread_before_they_import_anything(mon
         assert executor.submit(foreign_threads).result() == 0
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ.get("OMP_NUM_THREADS")) == ("7", None)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_run_replaces_a_local_worker_that_is_killed(tmp_path):
+    made = protocol(tmp_path, trials=8)
+    finished = []
+
+    def advance(trials):
+        finished.append(trials)
+        if len(finished) == 2:
+            os.kill(active_children()[0].pid, signal.SIGKILL)
+
+    run(made, tmp_path / "killed", process_engine(2), where="p", advance=advance)
+    run(made, tmp_path / "serial", serial_engine(), where="p")
+    assert sum(finished) == 8 * 4
+    assert contents(tmp_path / "killed") == contents(tmp_path / "serial")
+
+
+def dies_at_one(batch):
+    if batch.number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return (b"x",)
+
+
+def test_workers_that_always_die_end_the_run_with_a_sentence_after_what_was_finished():
+    batches = [Batch(arm="a/b", attack="nominal", number=number, trials=(number,)) for number in (0, 1)]
+    engine = replace(process_engine(1), in_flight=1)
+    said = r"a/b/nominal/batch-00001: workers died 3 times .* Finished batches are kept\. Check the memory"
+    with Pool(engine, dies_at_one) as pool:
+        results = pool.completed(batches)
+        assert next(results)[1] == (b"x",)
+        with pytest.raises(RunError, match=said):
+            next(results)
 
 
 class Never(Executor):

@@ -120,6 +120,12 @@ class Bench:
         self.disk = self._watched(None, -1)[0]
         self.end = contents(self.run)
 
+    def fresh(self) -> Result:
+        """Call the command on its beginning."""
+        shutil.rmtree(self.top)
+        shutil.copytree(self.begin, self.top)
+        return self.command.act(self.run, self.inputs)
+
     def moments(self, fault: Fault) -> int:
         """Return how many moments there are at which a fault can happen."""
         return sum(can_happen(fault, operation) for operation in self.disk.done)
