@@ -271,7 +271,14 @@ class Pool(Generic[Work]):
 
     def _submit(self, pending: dict[Future[Files], Work], batches: Iterable[Work]) -> None:
         for batch in batches:
-            pending[self._executor.submit(self._work, batch)] = batch
+            try:
+                future = self._executor.submit(self._work, batch)
+            except (
+                BrokenExecutor
+            ) as error:  # a worker died since the last call, and this batch is in flight like the others
+                future = Future()
+                future.set_exception(error)
+            pending[future] = batch
 
     def _replace(self, pending: dict[Future[Files], Work], batch: Work, deaths: int, error: BrokenExecutor) -> None:
         """Open a new executor, and submit to it everything that was in flight."""
