@@ -12,12 +12,18 @@ from ccfs.cli.shared import (
     BAD_INPUT,
     DOES_NOT_HOLD,
     NOT_CHECKED,
+    CaOption,
+    CertOption,
+    ClusterOption,
     JsonOption,
+    KeyOption,
     ModulesOption,
     OutputOption,
     RunArgument,
+    TimeoutOption,
     TrustOption,
     WorkersOption,
+    cluster_or,
     engine_for,
     exit_unless,
     fail,
@@ -45,7 +51,11 @@ def run(
     protocol: Annotated[Path, typer.Argument(help="Protocol file (TOML).")],
     output: OutputOption = None,
     workers: WorkersOption = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
+    cluster: ClusterOption = None,
+    cluster_timeout: TimeoutOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K trials of each arm.")] = None,
     modules: ModulesOption = None,
 ) -> None:
@@ -65,7 +75,8 @@ def run(
     folder = protocol.resolve().parent if modules is None else modules
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
-    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
+    engine = cluster_or(workers, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
+    store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""

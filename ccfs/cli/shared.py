@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -22,12 +23,18 @@ __all__ = [
     "BAD_INPUT",
     "DOES_NOT_HOLD",
     "NOT_CHECKED",
+    "CaOption",
+    "CertOption",
+    "ClusterOption",
     "JsonOption",
+    "KeyOption",
     "ModulesOption",
     "OutputOption",
     "RunArgument",
+    "TimeoutOption",
     "TrustOption",
     "WorkersOption",
+    "cluster_or",
     "engine_for",
     "exit_unless",
     "fail",
@@ -55,6 +62,15 @@ TrustOption = Annotated[
     bool,
     typer.Option("--trust", help="Run the code that the run names, in a confined process. Read that code first."),
 ]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786 (docs/cluster.md).")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--cluster-timeout", help="Seconds to wait for a worker of the cluster. Default: 60.")
+]
+CaOption = Annotated[Path | None, typer.Option("--tls-ca", help="Authority that signed the cluster's certificates.")]
+CertOption = Annotated[Path | None, typer.Option("--tls-cert", help="Your certificate for a tls:// cluster.")]
+KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Private key of --tls-cert.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
@@ -138,16 +154,35 @@ def progress_bar(name: str, total: int, unit: str) -> Iterator[Callable[[int], N
         yield advance
 
 
-def engine_for(workers: int | None, cluster: str | None = None) -> Engine:
-    """Return the engine for the options `--workers` and `--cluster`."""
-    from ccfs.runs.executors import cluster_engine, process_engine, serial_engine
+def engine_for(workers: int | None) -> Engine:
+    """Return the engine for the option `--workers`."""
+    from ccfs.runs.executors import process_engine, serial_engine
 
-    if cluster is not None and workers is not None:
-        raise ValueError("`--workers` and `--cluster` must not be given together. Leave one out.")
-    if cluster is not None:
-        return cluster_engine(cluster)
     count = workers if workers is not None else os.cpu_count() or 1
     return serial_engine() if count == 1 else process_engine(count)
+
+
+def cluster_or(
+    workers: int | None,
+    cluster: str | None,
+    timeout: float | None,
+    tls: tuple[Path | None, Path | None, Path | None],
+) -> Engine:
+    """Return the engine for the options `--workers`, `--cluster`, `--cluster-timeout` and `--tls-...`."""
+    if cluster is None:
+        if timeout is not None or any(tls):
+            raise ValueError("`--cluster-timeout` and `--tls-...` must be given with `--cluster` only.")
+        return engine_for(workers)
+    if workers is not None:
+        raise ValueError("`--workers` and `--cluster` must not be given together. Leave one out.")
+    from ccfs.runs.cluster import PATIENCE, Tls, cluster_engine
+
+    ca, cert, key = tls
+    files = None if ca is None or cert is None or key is None else Tls(ca=ca, cert=cert, key=key)
+    if files is None and any(tls):
+        raise ValueError("`--tls-ca`, `--tls-cert` and `--tls-key` must be given together.")
+    say = partial(echo, err=True)
+    return cluster_engine(cluster, tls=files, patience=PATIENCE if timeout is None else timeout, say=say)
 
 
 def find_modules(folder: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Run batches in this process, in local processes or on a Dask cluster, all through one standard interface."""
+"""Run batches in this process, in local processes or elsewhere, all through one standard interface."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
+    CancelledError,
     Executor,
     Future,
     InvalidStateError,
@@ -33,7 +34,6 @@ __all__ = [
     "Piece",
     "Pool",
     "SerialExecutor",
-    "cluster_engine",
     "process_engine",
     "serial_engine",
 ]
@@ -72,7 +72,8 @@ class Engine:
     """How to open an executor, how many batches to keep in flight on it, and how to end it.
 
     `close` releases what stands behind all executors, such as a connection. `abandon` ends one executor at once,
-    together with the batches that are running on it.
+    together with the batches that are running on it. `check` is called again and again while a run waits, and raises
+    with a sentence if what it waits for cannot come any more.
     """
 
     open: Callable[[], Executor]
@@ -80,6 +81,7 @@ class Engine:
     name: str
     close: Callable[[], object] = lambda: None
     abandon: Callable[[Executor], object] = lambda executor: executor.shutdown(wait=False)
+    check: Callable[[], object] = lambda: None
 
 
 class SerialExecutor(Executor):
@@ -141,30 +143,6 @@ def process_engine(workers: int) -> Engine:
             executor.abandon()
 
     return Engine(open=lambda: ProcessExecutor(count), in_flight=2 * count, name=f"{count} processes", abandon=abandon)
-
-
-def cluster_engine(address: str) -> Engine:
-    """Return the engine of a running Dask cluster, given the address of its scheduler."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
-
-    try:
-        client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RuntimeError(
-            f"`--cluster` must be the address of a running scheduler, got {address!r}: {reason}"
-        ) from error
-
-    def open_cluster() -> Executor:
-        # With pure=False, Dask does not merge equal calls. It reruns the batches of a lost worker by itself.
-        executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
-        return executor
-
-    threads = sum(int(worker["nthreads"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values())
-    return Engine(open=open_cluster, in_flight=2 * max(threads, 1), name=f"Dask cluster {address}", close=client.close)
 
 
 @contextmanager
@@ -253,13 +231,21 @@ class Pool(Generic[Work]):
                 if not pending:
                     return
                 done, _ = wait(pending, timeout=_GLANCE, return_when=FIRST_COMPLETED)
-                for future in done:
+                if not done:
+                    self._engine.check()
+                for future in sorted(done, key=Future.cancelled):  # what is finished is kept first
                     try:
                         files = future.result()
                     except BrokenExecutor as error:
                         deaths += 1
                         self._replace(pending, pending[future], deaths, error)
                         break
+                    except CancelledError as error:
+                        self._engine.check()
+                        raise RunError(
+                            f"{pending[future].name}: was cancelled, because {self._engine.name} was lost or began "
+                            "anew. Finished batches are kept. Run the same command again."
+                        ) from error
                     except Exception as error:
                         text = f"{pending[future].name}: {error}".rstrip(".")
                         raise RunError(f"{text}. Finished batches are kept.") from error
@@ -273,11 +259,13 @@ class Pool(Generic[Work]):
         for batch in batches:
             try:
                 future = self._executor.submit(self._work, batch)
-            except (
-                BrokenExecutor
-            ) as error:  # a worker died since the last call, and this batch is in flight like the others
+            except BrokenExecutor as error:
+                # A worker died since the last call. The batch counts as in flight, and is replaced with the others.
                 future = Future()
                 future.set_exception(error)
+            except Exception:
+                self._engine.check()  # says it better, if the cluster is gone
+                raise
             pending[future] = batch
 
     def _replace(self, pending: dict[Future[Files], Work], batch: Work, deaths: int, error: BrokenExecutor) -> None:
