@@ -13,13 +13,16 @@ MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_
 	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py \
 	certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py \
 	runtime/test_flat.py files/test_pickled.py controllers/test_intake.py \
-	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rl_zoo.py saved.py sb3.py supported.py))
+	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rebuilt.py rl_zoo.py saved.py sb3.py supported.py))
 
 # The parts that need no extra.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
 	runs/test_counting.py runs/test_events.py runs/test_executors.py runs/test_preflight.py runs/test_record.py \
 	runs/test_run.py runs/test_run_interrupted.py runs/test_store.py runs/test_trace.py runs/test_trial.py \
-	results/test_costs.py test_policy.py audit envs/toys test_doctests.py)
+	results/test_totals.py results/test_strata.py test_policy.py audit envs/toys test_doctests.py)
+
+# One process per core. The tests of a file stay together, because they share what they set up.
+PARALLEL := -n auto --dist loadfile
 
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
@@ -55,7 +58,7 @@ tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from 
 test: lint types modern unit ## lint, type-check and run all tests
 
 quick: lint ## lint and the fast tests, in less than a minute
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
 
 lint: $(READY) ## ruff: rules and form
 	$(BIN)/ruff check .
@@ -91,7 +94,7 @@ core: ## the package alone, without torch and MuJoCo, and its tests (PYTHON=pyth
 	cd $(CORE) && bin/pytest -q -c ../pyproject.toml -m "not extras" $(addprefix ../,$(CORE_TESTS))
 
 unit: $(READY) ## pytest alone
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 bench: $(READY) ## speed as ratios, contenders alternating in one run
 	$(BIN)/python benchmarks/bench_binomial.py

@@ -20,7 +20,9 @@ SECTIONS = {
     "SeedRange": "A range of seeds",
     "UsedRange": "A range of seeds",
     "UsedProtocol": "A used protocol",
+    "DrawsSpec": "Several draws at each seed",
     "ClaimSpec": "`[claim]`",
+    "StrataSpec": "The stratified bound",
     "EnvironmentSpec": "`[environment]`",
     "ControllerSpec": "`[[controllers]]`",
     "ScheduleSpec": "`[[schedules]]`",
@@ -36,6 +38,7 @@ SECTIONS = {
 }
 CERTIFICATE = {
     "ClaimRecord": "The claim",
+    "StrataRecord": "A stratified claim",
     "ScheduleRecord": "The schedule",
     "BlockRecord": "A block",
     "AttackedCount": "Under an attack",

@@ -24,6 +24,7 @@ ROOMS = (
     "ccfs.images",
     "ccfs.report",
     "ccfs.gallery",
+    "ccfs.study",
     "ccfs.cli",
 )
 # Modules whose job is to import what a user or an extra names; everybody else names modules in the code.
@@ -37,6 +38,7 @@ IMPORTERS = {
     "ccfs/runs/build.py",
     "ccfs/runs/confined.py",
     "controllers/__init__.py",
+    "controllers/adapters/rebuilt.py",
     "envs/safety/compat.py",
 }
 PACKAGED = ("ccfs", *SIBLINGS)

@@ -12,13 +12,16 @@ import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, train
+from ccfs.cli import image, run, show, study, train
 from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
 from ccfs.cli.start import stoppable
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
-_IN_ORDER = ("demo", "run", "report", "table", "costs", "certify", "verify", "audit", "export")
+_IN_ORDER = (
+    "demo", "plan", "tune", "run", "compare", "show", "report", "table", "costs", "certify", "verify", "audit",
+    "export", "runs", "zoo", "doctor", "cite",
+)  # fmt: skip
 _MORE = "More"
 
 
@@ -53,6 +56,7 @@ app = typer.Typer(
 )
 app.add_typer(run.app)
 app.add_typer(show.app)
+app.add_typer(study.app)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)
 

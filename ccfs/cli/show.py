@@ -1,18 +1,23 @@
-"""The commands that show a run: its page, its table, its costs, and its trials as a Minari dataset."""
+"""The commands that show a run: its page, its table, its costs and returns, and its trials as a Minari dataset."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from ccfs.cli.shared import JsonOption, ModulesOption, RunArgument, TrustOption, engine_for, numbers, open_run
-from ccfs.files.terminal import echo, without_markup
-
-if TYPE_CHECKING:
-    from ccfs.protocol.model import AttackSpec, Protocol
-    from ccfs.results.table import TableRow
+from ccfs.cli.shared import (
+    JsonOption,
+    ModulesOption,
+    RunArgument,
+    TrustOption,
+    engine_for,
+    numbers,
+    open_run,
+    print_table,
+)
+from ccfs.files.terminal import echo
 
 __all__ = ["app"]
 
@@ -54,80 +59,102 @@ def table(
         typer.Option(help="Stage of the budgets: sensor, action or score. Default: that of the shown attack."),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, for the package booktabs.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     modules: ModulesOption = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the counts, lower bounds and certified budgets of every arm.
 
-    A run on a cohort is shown under both bounds that hold there. The claim is the one under the protocol's own bound.
-    If there are several attacks, the table shows the one that did most harm and names it. An event of your own is code
-    that the run names, and needs --trust.
+    The columns of counts follow the event. A run on a cohort is shown under both bounds that hold there. The claim is
+    the one under the protocol's own bound. If there are several attacks, the table shows the one that did most harm and
+    names it. An event of your own is code that the run names, and needs --trust.
     """
-    from ccfs.results.certify import refuse_missing_trials
-    from ccfs.results.table import (
-        markdown,
-        shown_bounds,
-        shown_budget,
-        shown_stage,
-        table_document,
-        table_rows,
-        worst_attack,
-    )
-    from ccfs.results.trial_lines import trial_lines
+    from ccfs.files.frames import csv_table, latex_table, markdown_table
+    from ccfs.results.table import LEFT, run_table
 
-    if not (budget is None or 0.0 <= budget < math.inf):
-        raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
-    store = open_run(run, modules, trust=trust)
-    protocol = store.protocol()
-    refuse_missing_trials(store, protocol)
-    name = event or protocol.events[0].name
-    # Lines of this event alone, so that no other event runs its code.
-    shown_event = protocol.model_copy(update={"events": tuple(part for part in protocol.events if part.name == name)})
-    rows = table_rows(trial_lines(store, shown_event), protocol, name, shown_bounds(protocol))
-    attack = worst_attack(rows, protocol)
-    known = {found.value for arm in protocol.arms for found in arm.schedule.plan.stages}
-    if stage is not None and stage not in known:
-        raise ValueError(f"`--stage` must be one of {', '.join(sorted(known))}, got {stage!r}.")
-    of_stage = shown_stage(attack) if stage is None else stage
-    shown = shown_budget(attack, of_stage) if budget is None else budget
+    if sum((as_markdown, as_latex, as_csv, as_json)) > 1:
+        raise ValueError("`--markdown`, `--latex`, `--csv` and `--json` must not be given together. Keep one.")
+    made = run_table(open_run(run, modules, trust=trust), event=event, budget=budget, stage=stage)
     if as_json:
-        echo(table_document(rows, protocol, name, shown, of_stage).to_bytes().decode().rstrip())
+        echo(made.document.to_bytes().decode().rstrip())
     elif as_markdown:
-        echo(*markdown(rows, shown, attack, of_stage).split("\n"))
+        echo(*markdown_table(made.heads, made.cells).split("\n"))
+    elif as_latex:
+        echo(*latex_table(made.heads, made.cells, left=LEFT).split("\n"))
+    elif as_csv:
+        echo(*csv_table(made.heads, made.cells).splitlines())
     else:
-        _print(rows, protocol, shown, attack, of_stage)
+        print_table(made.title, made.heads, made.cells, left=LEFT)
+
+
+BudgetsOption = Annotated[
+    str | None, typer.Option(help="Shift budgets, such as 0,0.02,0.1. Default: 0 and those of the attacks.")
+]
+GridOption = Annotated[str | None, typer.Option(help="Totals whose probability is shown, such as 0,1,5,10.")]
+LevelOption = Annotated[float, typer.Option(help="Probability of the shown quantile. The rest is the worst part.")]
 
 
 @app.command(rich_help_panel=_PANEL)
 def costs(
     run: RunArgument,
-    budgets: Annotated[
-        str | None, typer.Option(help="Shift budgets, such as 0,0.02,0.1. Default: 0 and those of the attacks.")
-    ] = None,
-    grid: Annotated[
-        str | None, typer.Option(help="Total costs, such as 0,1,5,10. Choose them before you see the run.")
-    ] = None,
+    budgets: BudgetsOption = None,
+    grid: GridOption = None,
+    level: LevelOption = 0.9,
     most: Annotated[
         float | None,
         typer.Option(help="Greatest total cost of a trial. Default: the horizon, if every step cost 0 or 1."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify the total cost: its distribution and its expectation.
+    """Certify the total cost: its expectation, distribution, quantile and worst part.
 
-    Both are certified without and under shift. All bounds of all arms hold together with the protocol's delta. The
+    All are certified without and under shift. Everything about all arms holds together with the protocol's delta. The
     run's certificates have a delta of their own.
     """
-    from ccfs.results.costs import cost_study, costs_document, default_budgets, in_lines
+    _show_totals(run, "cost", (None, most), budgets, grid, level, as_json=as_json)
 
-    points = None if grid is None else numbers("--grid", grid)
-    study = cost_study(open_run(run), grid=points, most=most)
-    shifts = default_budgets(study) if budgets is None else numbers("--budgets", budgets)
+
+@app.command(rich_help_panel=_PANEL)
+def returns(
+    run: RunArgument,
+    least: Annotated[float | None, typer.Option(help="Least return that a trial can have at all.")] = None,
+    most: Annotated[float | None, typer.Option(help="Greatest return that a trial can have at all.")] = None,
+    budgets: BudgetsOption = None,
+    grid: GridOption = None,
+    level: LevelOption = 0.9,
+    as_json: JsonOption = False,
+) -> None:
+    """Certify the return, the sum of the rewards, as `ccfs costs` certifies the cost.
+
+    --least and --most are needed, and are what a trial can give, not what was seen.
+    """
+    _show_totals(run, "return", (least, most), budgets, grid, level, as_json=as_json)
+
+
+def _show_totals(
+    run: Path,
+    kind: str,
+    limits: tuple[float | None, float | None],
+    budgets: str | None,
+    grid: str | None,
+    level: float,
+    *,
+    as_json: bool,
+) -> None:
+    from ccfs.results.totals import default_budgets, default_limits, in_lines, run_totals, total_study
+
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"`--level` must be in (0, 1), got {level}.")
+    shifts = None if budgets is None else numbers("--budgets", budgets)
+    points = None if grid is None else numbers("--grid", grid, may_be_negative=True)
+    study = total_study(open_run(run), kind, lowest=limits[0], highest=limits[1])
+    shown = (shifts or default_budgets(study), points or default_limits(study), level)
     if as_json:
-        echo(costs_document(study, shifts).to_bytes().decode().rstrip())
+        echo(run_totals(study, *shown).to_bytes().decode().rstrip())
     else:
-        echo(*in_lines(study, shifts))
+        echo(*in_lines(study, *shown))
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -150,24 +177,3 @@ def export(
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
-
-
-def _print(
-    rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None, stage: str | None
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from ccfs.results.table import HEADS
-
-    look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
-    shifted = "" if attack is None else f", shifted by {attack.name}"
-    of_stage = "" if stage is None else f" of the {stage} stage"
-    title = f"{protocol.name}, {rows[0].trials} trials per arm, L at B = {budget:g}{of_stage}{shifted}{look}"
-    printed = Table(title=without_markup(title))
-    for i, head in enumerate(HEADS):
-        printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
-    for row in rows:
-        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name, stage)))
-    # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
-    Console(width=max(Console().width, 120)).print(printed)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
@@ -76,7 +77,11 @@ class RefusedFileError(ValueError):
 
 def limits() -> Limits:
     """Return the limits that hold now."""
-    text = os.environ.get(FACTOR, "1")
+    return _limits(os.environ.get(FACTOR, "1"))
+
+
+@lru_cache(maxsize=1)  # asked at every file
+def _limits(text: str) -> Limits:
     try:
         factor = float(text)
     except ValueError:
@@ -102,9 +107,10 @@ def refuse_links(root: Path, name: str) -> Path:
     parts = Path(name).parts
     if not parts or Path(name).is_absolute() or ".." in parts or "\0" in name:
         raise RefusedFileError(f"{root}: must hold its own files only, got the name {name!r}.")
-    path = root
+    # As texts: this runs for every file of every batch, and a `Path` takes longer to make than to ask for its status.
+    path = os.fspath(root)
     for part in parts:
-        path = path / part
+        path = os.path.join(path, part)
         try:
             mode = os.lstat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):

@@ -349,7 +349,7 @@ class StepLines(Lines[StepRow]):
 
 def observation_digest(observation: NDArray[Any]) -> bytes:
     """Return 16 bytes that stand for an observation: dtype, shape and content."""
-    array = np.asarray(observation)
+    array = observation if type(observation) is np.ndarray else np.asarray(observation)
     return hashlib.sha256(_head(array.dtype, array.shape) + array.tobytes()).digest()[:OBSERVATION_BYTES]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -35,7 +35,7 @@ def stream_key(*fields: str) -> int:
     False
     """
     # The length before each field makes sure that no two different tuples give the same text.
-    text = "".join(f"{len(field.encode())}:{field}" for field in fields)
+    text = "".join([f"{len(field.encode())}:{field}" for field in fields])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:16], "little")
 
 
@@ -105,4 +105,4 @@ class Streams:
         Safety-Gymnasium takes no greater seed.
         """
         seed = int(self.generator(Purpose.TRANSITION).integers(2**32, dtype=np.uint64))
-        return replace(self, reset_seed=seed)
+        return Streams(protocol=self.protocol, root=self.root, arm=self.arm, trial=self.trial, reset_seed=seed)

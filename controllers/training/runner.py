@@ -132,7 +132,7 @@ def _run_turn(
 ) -> None:
     state.versions = state.versions | versions()
     with progress_display(console) as progress:
-        task = progress.add_task(state.config.name, total=until, completed=state.steps, note="")
+        task = progress.add_task(state.config.name, total=until, completed=state.steps, note="", found=state.steps)
         while state.steps < until:
             state.run_epoch(environments)
             # The checkpoint comes last. It says that the epoch is done, and then nobody would write the others again.

@@ -22,11 +22,12 @@ from _shared import figures
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text, upper_text
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.protocol.tables import BlockSpec
 from ccfs.report.figures import interval
-from ccfs.results.table import HEADS, TableRow
+from ccfs.results.table import TableRow, heads
 
 HERE = records.HERE
 PALETTE = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
@@ -39,6 +40,7 @@ TITLES = {
     "ladder": "The ladder: one arm on 1,024 reset seeds, five levels in one simultaneous statement",
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
+    "strata": "Agent C1 with 32 draws at each reset seed: the stratified bound beside the cohort bound",
 }
 
 
@@ -51,7 +53,7 @@ def claim_rows(name: str, event: str) -> list[TableRow]:
     """Return the rows of a kept run under the bound of its claim."""
     protocol = records.stored_protocol(name)
     rows = records.rows(records.lines(name), protocol, event)
-    return [row for row in rows if row.certificate.bound is protocol.bound]
+    return [row for row in rows if row.bound == protocol.claim.bound]
 
 
 def cells(*values: object) -> str:
@@ -64,9 +66,10 @@ def beside_the_paper() -> Iterator[str]:
     with (HERE / "paper.csv").open(newline="", encoding="utf-8") as file:
         theirs = {(row["controller"], row["proposals"]): list(row.values())[2:] for row in csv.DictReader(file)}
     protocol = records.stored_protocol("table")
-    yield cells(*HEADS)
-    yield cells(*["---"] * len(HEADS))
-    for row in records.rows(records.lines("table"), protocol, protocol.events[0].name):
+    rows = records.rows(records.lines("table"), protocol, protocol.events[0].name)
+    yield cells(*heads(rows))
+    yield cells(*["---"] * len(heads(rows)))
+    for row in rows:
         yield cells(*row.cells(records.BUDGET, protocol.attacks[0].name))
         if row.certificate.bound is Bound.COHORT:
             key = (row.controller, row.schedule)
@@ -87,7 +90,7 @@ def who_acted(name: str) -> Iterator[str]:
 
 def realised(row: TableRow, budget: float, hits: int) -> str:
     """Return the share of the greatest drop that the theorem allows at the observed nominal rate, in percent."""
-    normal, rate = NormalDist(), row.safe / row.trials
+    normal, rate = NormalDist(), row.successes / row.trials
     if not 0.0 < rate < 1.0:
         return "–"
     mu = budget * math.sqrt(row.certificate.charge)
@@ -111,7 +114,7 @@ def under_attack(name: str) -> Iterator[str]:
                     event.name,
                     attack.name,
                     attack.budget,
-                    f"{row.safe} of {row.trials}",
+                    f"{row.successes} of {row.trials}",
                     f"{hits} of {row.trials}",
                     lower_text(row.certificate.lower_at(attack.budget), 3),
                     realised(row, attack.budget, hits),
@@ -121,7 +124,7 @@ def under_attack(name: str) -> Iterator[str]:
 def ladder_budget(protocol: Protocol, arm: Arm, row: TableRow, event: str, target: float) -> TrajectoryCertificate:
     """Return the certificate of one level; all levels rest on the same lower bound, so they hold together."""
     return certify_event(
-        row.safe,
+        row.successes,
         row.trials,
         delta=protocol.claim.delta,
         family=protocol.family,
@@ -141,7 +144,7 @@ def ladder() -> Iterator[str]:
         for arm, row in zip(protocol.arms, claim_rows("ladder", event.name), strict=True):
             budgets = [ladder_budget(protocol, arm, row, event.name, level).budget for level in LADDER]
             texts = ["–" if budget is None else lower_text(budget) for budget in budgets]
-            shown = f"{row.safe} of {row.trials}"
+            shown = f"{row.successes} of {row.trials}"
             yield cells(arm.name, event.name, shown, lower_text(row.certificate.p_lower), *texts)
 
 
@@ -160,9 +163,9 @@ def ablation() -> Iterator[str]:
             block.count,
             block.multiplier or 1,
             block.sigma,
-            row.safe,
-            reached.safe,
-            row.cost,
+            row.successes,
+            reached.successes,
+            row.counts["Cost"],
             lower_text(row.certificate.p_lower, 3),
             "–" if row.certificate.budget is None else lower_text(row.certificate.budget),
             f"{100 * (steps - row.acted['proposals']) / steps:.1f}",
@@ -171,15 +174,34 @@ def ablation() -> Iterator[str]:
 
 
 def costs() -> Iterator[str]:
-    """Yield the certified distribution of the total cost, and the bound on its expectation."""
+    """Yield the certified total cost: observed mean, expectation, distribution, quantile and worst tenth."""
     study = json.loads((records.RESULTS / "costs" / "costs.json").read_text(encoding="utf-8"))
-    yield cells("arm", "B", *(f"P(cost <= {at:g})" for at in study["grid"]), "expected cost at most")
-    yield cells(*["---"] * (3 + len(study["grid"])))
+    last = ("expected cost at most", "9 of 10 cost at most", "worst tenth at most")
+    yield cells("arm", "B", *(f"P(cost <= {at:g})" for at in study["limits"]), *last)
+    yield cells(*["---"] * (2 + len(last) + len(study["limits"])))
     for arm, found in study["arms"].items():
-        yield cells(arm, "observed", *(f"{hits} of {found['trials']}" for hits in found["successes"]), "")
+        totals = [value for stratum in found["certificate"]["totals"] for value in stratum]
+        counts = [f"{sum(total <= at for total in totals)} of {len(totals)}" for at in study["limits"]]
+        yield cells(arm, "observed", *counts, f"mean {found['observed_mean']:.1f}", "", "")
         for i, budget in enumerate(study["budgets"]):
-            lowers = [lower_text(value, 3) for value in found["lower"][i]]
-            yield cells(arm, f"{budget:g}", *lowers, upper_text(found["expected_upper"][i], 1))
+            lowers = [lower_text(value, 3) for value in found["probability"][i]]
+            uppers = [upper_text(found[key][i], 1) for key in ("expected", "quantile", "cvar")]
+            yield cells(arm, f"{budget:g}", *lowers, *uppers)
+
+
+def strata() -> Iterator[str]:
+    """Yield what the stratified bound certifies, and what a count of the same trajectories would."""
+    protocol = records.stored_protocol("strata")
+    yield cells("arm", "bound", "counted", "in the event", "mu", "B_cert", "is the claim")
+    yield cells(*["---"] * 7)
+    for row in records.rows(records.lines("strata"), protocol, protocol.events[0].name):
+        proof = row.certificate
+        is_claim = isinstance(proof, StratifiedCertificate)
+        hits, trials = (
+            (sum(proof.main_successes), sum(proof.main_draws)) if is_claim else (proof.successes, proof.trials)
+        )
+        sizes = ["–" if size is None else lower_text(size) for size in (proof.mu, proof.budget)]
+        yield cells(f"{row.controller}/{row.schedule}", row.bound, trials, hits, *sizes, "yes" if is_claim else "no")
 
 
 def observation() -> Iterator[str]:
@@ -219,6 +241,8 @@ def sections() -> Iterator[str]:
             yield "\n".join(costs())
         elif name == "ablation":
             yield "\n".join(ablation())
+        elif name == "strata":
+            yield "\n".join(strata())
         else:
             yield records.tables(records.lines(name), protocol).strip()
         if name != "ablation":
@@ -241,7 +265,7 @@ def draw_curves(name: str, path: Path) -> None:
     reach = 1.25 * max([*budgets, *(row.certificate.budget or 0.0 for row in rows), 0.02])
     groups: dict[tuple[int, float], list[TableRow]] = {}
     for row in rows:
-        groups.setdefault((row.safe, round(row.certificate.charge, 6)), []).append(row)
+        groups.setdefault((row.successes, round(row.certificate.charge, 6)), []).append(row)
     lowest = 1.0
     for i, (group, color) in enumerate(zip(groups.values(), PALETTE * 2, strict=False)):
         points = group[0].certificate.curve(81, reach)
@@ -249,7 +273,7 @@ def draw_curves(name: str, path: Path) -> None:
         names = ", ".join(f"{row.controller}/{row.schedule}" for row in group)
         axes.plot(*zip(*points, strict=True), color=color, label=names)
         place = 0.006 * reach * (i - (len(groups) - 1) / 2)
-        add_rate(axes, place, group[0].safe, group[0].trials, color)
+        add_rate(axes, place, group[0].successes, group[0].trials, color)
         for row in group:
             for attack in protocol.attacks:
                 add_rate(axes, (attack.budget or 0.0) + place, row.shifted[attack.name], row.trials, color)
@@ -272,7 +296,7 @@ def draw_attacks(name: str, path: Path) -> None:
     for i, (row, color) in enumerate(zip(rows, PALETTE, strict=False)):
         for at, (_, budget, attack) in enumerate(kinds):
             place = at + 0.22 * (i - (len(rows) - 1) / 2)
-            add_rate(axes, place, row.safe if attack is None else row.shifted[attack], row.trials, color)
+            add_rate(axes, place, row.successes if attack is None else row.shifted[attack], row.trials, color)
             floor = row.certificate.lower_at(budget)
             axes.plot([place - 0.09, place + 0.09], [floor, floor], color=color, lw=2.5)
         axes.plot([], [], color=color, label=f"{row.controller}/{row.schedule}")
