@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 
 from ccfs import __version__
 from ccfs.cli import image, run, show, sign, study, train
-from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
+from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
+from ccfs.cli.start import stoppable
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
@@ -34,15 +35,21 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: object) -> object:
         """Run the command that was asked for."""
-        with readable_errors():
+        with readable_errors(), stoppable():
             return super().invoke(cast(typer.Context, ctx))
+
+    def make_context(self, *words: object, **options: object) -> object:
+        """Read the options. Without this, a Ctrl-C in this moment would be answered in another way."""
+        with interruptible("Nothing was begun."):
+            return super().make_context(*words, **options)  # type: ignore[arg-type]
 
 
 app = typer.Typer(
     name="ccfs",
     cls=_Commands,
     help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
-    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 3 not everything was checked, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 3 not everything was checked, 130 interrupted "
+    "(143 by SIGTERM).",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",

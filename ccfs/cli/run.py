@@ -12,12 +12,18 @@ from ccfs.cli.shared import (
     BAD_INPUT,
     DOES_NOT_HOLD,
     NOT_CHECKED,
+    CaOption,
+    CertOption,
+    ClusterOption,
     JsonOption,
+    KeyOption,
     ModulesOption,
     OutputOption,
     RunArgument,
+    TimeoutOption,
     TrustOption,
     WorkersOption,
+    cluster_or,
     engine_for,
     exit_unless,
     fail,
@@ -47,7 +53,11 @@ def run(
     protocol: Annotated[Path, typer.Argument(help="Protocol file (TOML).")],
     output: OutputOption = None,
     workers: WorkersOption = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
+    cluster: ClusterOption = None,
+    cluster_timeout: TimeoutOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K reset seeds of each arm.")] = None,
     modules: ModulesOption = None,
     registration: Annotated[
@@ -75,7 +85,7 @@ def run(
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
     record = None if registration is None else read_bytes(registration, most=limits().document)
-    engine = engine_for(workers, cluster)
+    engine = cluster_or(workers, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
     store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder, record)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""

@@ -334,7 +334,7 @@ def read_counts(path: Path) -> CountTable:
     try:
         stored = read_parquet(path)
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path} is not readable as Parquet: {error}") from error
+        raise RecordError(f"{path} is not readable as Parquet: {str(error).rstrip('.')}.") from error
     metadata = stored.schema.metadata or {}
     # Files of the first edition have their format elsewhere, so they are refused here as files without one.
     found = metadata.get(_FORMAT)

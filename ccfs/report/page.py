@@ -35,7 +35,7 @@ from ccfs.results.families import stored_families
 from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
-from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
+from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_derived
 from ccfs.runs.provenance import read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
@@ -77,10 +77,9 @@ def write_report(
         most_steps: the greatest number of steps to replay for maps. 0 replays nothing.
         engine: where to replay. The default is this process. The page does not depend on it.
     """
-    page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
-    with store.locked():
-        store.write(REPORT, page)
-        write_manifest(store, store.protocol())
+    with store.locked():  # first, because it removes what a killed process left and nobody has a name for
+        page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
+        write_derived(store, store.protocol(), {REPORT: page})
     return store.path(REPORT)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
+from ccfs.files.documents import Document
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import (
@@ -21,7 +22,7 @@ from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
 from ccfs.runs.counting import certificate, lost, merkle_root, recorded_events, tally
 from ccfs.runs.events import Event
-from ccfs.runs.manifest import manifest_faults, write_manifest
+from ccfs.runs.manifest import manifest_faults, write_derived
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import event_digest, read_provenance
@@ -76,14 +77,10 @@ def certify(store: Store) -> list[RunCertificate]:
         faults = manifest_faults(store, may_be_missing=planned)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
-        made = []
-        for name, document in derive(store, protocol):
-            store.write(name, document.to_bytes())
-            made.append(document)
-        for name, family in derive_families(store, protocol):
-            store.write(name, family.to_bytes())
-        write_manifest(store, protocol)
-    return made
+        made, families = dict(derive(store, protocol)), dict(derive_families(store, protocol))
+        documents: dict[str, Document] = {**made, **families}
+        write_derived(store, protocol, {name: document.to_bytes() for name, document in documents.items()})
+    return list(made.values())
 
 
 def derive(
