@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
@@ -38,10 +38,10 @@ class _Commands(TyperGroup):
         with readable_errors(), stoppable():
             return super().invoke(cast(typer.Context, ctx))
 
-    def make_context(self, *words: object, **options: object) -> object:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
         """Read the options. Without this, a Ctrl-C in this moment would be answered in another way."""
         with interruptible("Nothing was begun."):
-            return super().make_context(*words, **options)  # type: ignore[arg-type]
+            return super().make_context(info_name, args, *rest, **options)
 
 
 app = typer.Typer(

@@ -113,7 +113,8 @@ def _connected(address: str, tls: Tls | None) -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     files = {} if tls is None else {"tls_ca_file": tls.ca, "tls_client_cert": tls.cert, "tls_client_key": tls.key}
     try:
-        security = Security(require_encryption=tls is not None, **{name: str(path) for name, path in files.items()})
+        named = {name: str(path) for name, path in files.items()}
+        security = Security(require_encryption=tls is not None, **named)  # type: ignore[no-untyped-call]
         return Client(address, timeout=_CONNECT, security=security)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]

@@ -118,7 +118,7 @@ class ProcessExecutor(ProcessPoolExecutor):
             with suppress(InvalidStateError):
                 fail(error)
 
-        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign]
+        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign, assignment]
         return future
 
     def abandon(self) -> None:
