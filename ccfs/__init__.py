@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from ccfs.runtime.selector import Selection
     from ccfs.runtime.streams import Purpose, Streams
     from ccfs.runtime.wrapper import ProposalWrapper
+    from ccfs.study.opened import load_run
+    from ccfs.study.plan import plan
 
 __all__ = [
     "AcceptAll",
@@ -90,6 +92,8 @@ __all__ = [
     "in_words",
     "load_certificate",
     "load_protocol",
+    "load_run",
+    "plan",
 ]
 
 __version__ = _version("ccfs")
@@ -140,6 +144,8 @@ _HOMES = {
     "in_words": "ccfs.results.certificate",
     "load_certificate": "ccfs.policy",
     "load_protocol": "ccfs.protocol.model",
+    "load_run": "ccfs.study.opened",
+    "plan": "ccfs.study.plan",
 }
 
 

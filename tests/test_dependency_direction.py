@@ -24,6 +24,7 @@ ROOMS = (
     "ccfs.images",
     "ccfs.report",
     "ccfs.gallery",
+    "ccfs.study",
     "ccfs.cli",
 )
 # Modules whose job is to import what a user or an extra names; everybody else names modules in the code.

@@ -24,6 +24,7 @@ from ccfs.cli.shared import (
     find_modules,
     interruptible,
     open_run,
+    print_claims,
     progress_bar,
 )
 from ccfs.files.terminal import echo
@@ -69,7 +70,7 @@ def run(
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
-    echo(f"Next: ccfs report {place}, ccfs audit {place}{where}")
+    echo(f"Next: ccfs show {place}, ccfs report {place}, ccfs audit {place}{where}")
     exit_unless(is_certified)
 
 
@@ -95,7 +96,9 @@ def demo(
 
 
 @app.command(rich_help_panel=_PANEL)
-def certify(run: RunArgument, modules: ModulesOption = None, trust: TrustOption = False) -> None:
+def certify(
+    run: RunArgument, modules: ModulesOption = None, trust: TrustOption = False, as_json: JsonOption = False
+) -> None:
     """Count the events of a finished run and write its certificates.
 
     `ccfs run` does this at its end. An event of your own is code that the run names, and needs --trust here. Exit code
@@ -105,7 +108,12 @@ def certify(run: RunArgument, modules: ModulesOption = None, trust: TrustOption 
 
     store = open_run(run, modules, trust=trust)
     documents = certify_store(store)
-    _print_certificates(store, documents)
+    if as_json:
+        from ccfs.study.opened import summary
+
+        echo(summary(run).to_bytes().decode().rstrip())
+    else:
+        _print_certificates(store, documents)
     exit_unless(all(document.trajectory.is_certified for document in documents))
 
 
@@ -273,8 +281,8 @@ def _run_and_certify(
                             f'note: `{place}` is code of your own. The hash covers it with: digest = "{digest}"',
                             err=True,
                         )
-            with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as advance:
-                store = run_protocol(protocol, root, engine, where=where, advance=advance, modules=modules)
+            with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as bar:
+                store = run_protocol(protocol, root, engine, where=where, advance=bar, found=bar.found, modules=modules)
             documents = certify_store(store)
     finally:
         engine.close()
@@ -309,21 +317,13 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 
 
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
-    from ccfs.certificates.rounding import lower_text
+    """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
     from ccfs.results.certify import endings
+    from ccfs.study.opened import claim_lines
 
-    for document in documents:
-        echo(document.sentence)
-        proof = document.trajectory
-        for attacked in document.attacks:
-            seen = f"{attacked.successes} of {attacked.trials}"
-            if attacked.budget is not None and attacked.trials:
-                at = f"certified at least {lower_text(attacked.certified(proof))} at budget {attacked.budget:g}"
-            else:
-                at = f"energy limit {attacked.energy_limit:g}"
-            if attacked.stages != (proof.schedule.main.value,):
-                at += f" ({' and '.join(attacked.stages)})"
-            echo(f"  under {attacked.attack}: {seen} observed, {at}")
-    for line in endings(store, store.protocol(), documents):
-        echo(line)
+    protocol = store.protocol()
+    look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
+    claim = f"all {documents[0].family} claims together fail with probability at most {protocol.claim.delta:g}"
+    print_claims(f"{protocol.name}: {claim}{look}", claim_lines(documents))
+    echo(*endings(store, protocol, documents))
     echo(f"Protocol: {documents[0].protocol}")

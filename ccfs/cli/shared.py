@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -14,14 +14,18 @@ import typer
 from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
+    from ccfs.study.opened import ClaimLine
 
 __all__ = [
     "BAD_INPUT",
     "DOES_NOT_HOLD",
     "INTERRUPTED",
     "NOT_CHECKED",
+    "Bar",
     "JsonOption",
     "ModulesOption",
     "OutputOption",
@@ -35,6 +39,8 @@ __all__ = [
     "interruptible",
     "numbers",
     "open_run",
+    "print_claims",
+    "print_table",
     "progress_bar",
     "readable_errors",
 ]
@@ -116,19 +122,39 @@ def interruptible(advice: str) -> Iterator[None]:
         fail(f"Interrupted. {advice}", INTERRUPTED)
 
 
+class Bar:
+    """Moves a bar on. Call it with what was just done, or `found` with what an earlier call had done."""
+
+    def __init__(self, display: Progress, name: str, total: int, unit: str) -> None:
+        self._display, self._unit = display, unit
+        self._task = display.add_task(without_markup(name), total=total, note="", found=0)
+        self._found = 0
+
+    def __call__(self, done: int) -> None:
+        """Move the bar on by work that was just done."""
+        self._display.update(self._task, advance=done)
+        task = self._display.tasks[0]
+        seconds, made = task.elapsed or 0.0, task.completed - self._found
+        if seconds > 0.0:
+            self._display.update(self._task, note=f"{made / seconds:.1f} {self._unit}/s")
+
+    def extend(self, more: int) -> None:
+        """Make the bar longer, if more work turned up."""
+        self._display.update(self._task, total=(self._display.tasks[0].total or 0) + more)
+
+    def found(self, done: int) -> None:
+        """Move the bar on by work that was done before. It does not count for the rate."""
+        self._found += done
+        self._display.update(self._task, advance=done, found=self._found)
+
+
 @contextmanager
-def progress_bar(name: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show a bar with rate and time left on stderr if that is a terminal. Gives the function that moves it on."""
+def progress_bar(name: str, total: int, unit: str) -> Iterator[Bar]:
+    """Show a bar with rate and time left on stderr if that is a terminal. Gives what moves it on."""
     from rich.console import Console
 
     with progress_display(Console(stderr=True)) as display:
-        task = display.add_task(without_markup(name), total=total, note="")
-
-        def advance(done: int) -> None:
-            speed = display.tasks[0].speed
-            display.update(task, advance=done, note="" if speed is None else f"{speed:.1f} {unit}/s")
-
-        yield advance
+        yield Bar(display, name, total, unit)
 
 
 def engine_for(workers: int | None, cluster: str | None = None) -> Engine:
@@ -185,3 +211,25 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     if not all(0.0 <= number < math.inf for number in found):
         raise ValueError(f"`{option}` must be finite and at least 0, got {text!r}.")
     return found
+
+
+def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
+    """Print a table of texts. The first `left` columns are set to the left, the others to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    printed = Table(title=without_markup(title), title_justify="left")
+    for i, head in enumerate(heads):
+        printed.add_column(without_markup(head), justify="left" if i < left else "right", no_wrap=True)
+    for row in rows:
+        printed.add_row(*map(without_markup, row))
+    # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
+    widest = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(heads, *rows, strict=True)) + 1
+    Console(width=max(Console().width, widest)).print(printed)
+
+
+def print_claims(title: str, claims: Sequence[ClaimLine]) -> None:
+    """Print a table of certificates."""
+    from ccfs.study.opened import claim_cells
+
+    print_table(title, *claim_cells(claims), left=2)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ccfs.cli.shared import JsonOption, ModulesOption, RunArgument, TrustOption, engine_for, numbers, open_run
-from ccfs.files.terminal import echo, without_markup
-
-if TYPE_CHECKING:
-    from ccfs.protocol.model import AttackSpec, Protocol
-    from ccfs.results.table import TableRow
+from ccfs.cli.shared import (
+    JsonOption,
+    ModulesOption,
+    RunArgument,
+    TrustOption,
+    engine_for,
+    numbers,
+    open_run,
+    print_table,
+)
+from ccfs.files.terminal import echo
 
 __all__ = ["app"]
 
@@ -54,49 +58,34 @@ def table(
         typer.Option(help="Stage of the budgets: sensor, action or score. Default: that of the shown attack."),
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX, for the package booktabs.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     modules: ModulesOption = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the counts, lower bounds and certified budgets of every arm.
 
-    A run on a cohort is shown under both bounds that hold there. The claim is the one under the protocol's own bound.
-    If there are several attacks, the table shows the one that did most harm and names it. An event of your own is code
-    that the run names, and needs --trust.
+    The columns of counts follow the event. A run on a cohort is shown under both bounds that hold there. The claim is
+    the one under the protocol's own bound. If there are several attacks, the table shows the one that did most harm and
+    names it. An event of your own is code that the run names, and needs --trust.
     """
-    from ccfs.results.certify import refuse_missing_trials
-    from ccfs.results.table import (
-        markdown,
-        shown_bounds,
-        shown_budget,
-        shown_stage,
-        table_document,
-        table_rows,
-        worst_attack,
-    )
-    from ccfs.results.trial_lines import trial_lines
+    from ccfs.files.frames import csv_table, latex_table, markdown_table
+    from ccfs.results.table import LEFT, run_table
 
-    if not (budget is None or 0.0 <= budget < math.inf):
-        raise ValueError(f"`--budget` must be finite and at least 0, got {budget}.")
-    store = open_run(run, modules, trust=trust)
-    protocol = store.protocol()
-    refuse_missing_trials(store, protocol)
-    name = event or protocol.events[0].name
-    # Lines of this event alone, so that no other event runs its code.
-    shown_event = protocol.model_copy(update={"events": tuple(part for part in protocol.events if part.name == name)})
-    rows = table_rows(trial_lines(store, shown_event), protocol, name, shown_bounds(protocol))
-    attack = worst_attack(rows, protocol)
-    known = {found.value for arm in protocol.arms for found in arm.schedule.plan.stages}
-    if stage is not None and stage not in known:
-        raise ValueError(f"`--stage` must be one of {', '.join(sorted(known))}, got {stage!r}.")
-    of_stage = shown_stage(attack) if stage is None else stage
-    shown = shown_budget(attack, of_stage) if budget is None else budget
+    if sum((as_markdown, as_latex, as_csv, as_json)) > 1:
+        raise ValueError("`--markdown`, `--latex`, `--csv` and `--json` must not be given together. Keep one.")
+    made = run_table(open_run(run, modules, trust=trust), event=event, budget=budget, stage=stage)
     if as_json:
-        echo(table_document(rows, protocol, name, shown, of_stage).to_bytes().decode().rstrip())
+        echo(made.document.to_bytes().decode().rstrip())
     elif as_markdown:
-        echo(*markdown(rows, shown, attack, of_stage).split("\n"))
+        echo(*markdown_table(made.heads, made.cells).split("\n"))
+    elif as_latex:
+        echo(*latex_table(made.heads, made.cells, left=LEFT).split("\n"))
+    elif as_csv:
+        echo(*csv_table(made.heads, made.cells).splitlines())
     else:
-        _print(rows, protocol, shown, attack, of_stage)
+        print_table(made.title, made.heads, made.cells, left=LEFT)
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -150,24 +139,3 @@ def export(
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
-
-
-def _print(
-    rows: list[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None, stage: str | None
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from ccfs.results.table import HEADS
-
-    look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
-    shifted = "" if attack is None else f", shifted by {attack.name}"
-    of_stage = "" if stage is None else f" of the {stage} stage"
-    title = f"{protocol.name}, {rows[0].trials} trials per arm, L at B = {budget:g}{of_stage}{shifted}{look}"
-    printed = Table(title=without_markup(title))
-    for i, head in enumerate(HEADS):
-        printed.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
-    for row in rows:
-        printed.add_row(*map(without_markup, row.cells(budget, None if attack is None else attack.name, stage)))
-    # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
-    Console(width=max(Console().width, 120)).print(printed)

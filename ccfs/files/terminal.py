@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, Task
 
-__all__ = ["echo", "echo_error", "printable", "progress_display", "without_markup"]
+__all__ = ["echo", "echo_error", "printable", "progress_display", "seconds_left", "without_markup"]
 
 # Controls (C0, C1, escape, newline), formats (bidirectional overrides, zero width), surrogates, line and paragraph
 # separators, private characters and code points that nobody has assigned.
@@ -56,12 +56,50 @@ def without_markup(text: object) -> str:
 def progress_display(console: Console) -> Progress:
     """Return a display of bars with a name, a count, a note and the time left. It is silent without a terminal.
 
-    Every task needs the field `note`, which may be empty.
+    Every task needs the field `note`, which may be empty. The field `found` says how much was done before it began.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
+
+    class TimeLeft(ProgressColumn):
+        """The time left at the average rate so far. It is known from the first advance on.
+
+        rich's own column looks at the last half minute only, so it knows nothing while a batch takes longer.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._last: dict[int, tuple[float, float]] = {}
+
+        def render(self, task: Task) -> Text:
+            """Return the time left as text."""
+            now = task.elapsed or 0.0
+            done, at = self._last.get(task.id, (-1.0, 0.0))
+            if done != task.completed:
+                done, at = self._last[task.id] = (task.completed, now)
+            left = seconds_left(task.completed, task.total or 0.0, task.fields.get("found", 0), at)
+            return Text("-:--:--" if left is None else _clock(max(left - (now - at), 0.0)), style="progress.remaining")
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    return Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    return Progress(*columns, TimeLeft(), console=console, disable=not console.is_terminal)
+
+
+def seconds_left(completed: float, total: float, found: float, seconds: float) -> float | None:
+    """Return how long the rest takes at the average rate of what was done in `seconds`. None before the first advance.
+
+    What was `found` finished at the start took no time, so it tells nothing about the rate.
+
+    >>> seconds_left(80, 192, 0, 40.0)
+    56.0
+    >>> seconds_left(80, 192, 80, 40.0)
+    """
+    done = completed - found
+    return seconds * (total - completed) / done if done > 0 else None
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def _shown(character: str) -> str:

@@ -52,6 +52,7 @@ __all__ = [
     "load_protocol",
     "parse_protocol",
     "refuse_large",
+    "with_runs_read",
 ]
 
 
@@ -260,7 +261,7 @@ def load_protocol(path: Path) -> Protocol:
         raise ProtocolError(str(error)) from None
     except (ValueError, RecursionError) as error:  # the parser's own, a huge number, deep nesting
         raise ProtocolError(f"{path}: must be a TOML file: {error}") from None
-    made = parse_protocol(_with_runs_read(content, path), where=str(path))
+    made = parse_protocol(with_runs_read(content, path), where=str(path))
     refuse_large(made, where=str(path))
     return made
 
@@ -280,7 +281,7 @@ def refuse_large(protocol: Protocol, *, where: str) -> None:
             raise ProtocolError(str(too_much(where, what, got, limit)))
 
 
-def _with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
+def with_runs_read(content: dict[str, object], path: Path) -> dict[str, object]:
     """Replace each run folder in `trials.used_before` by its protocol's hash and reset seeds.
 
     A relative folder starts at the folder of the protocol file. Its path is not hashed, because it differs between

@@ -169,6 +169,7 @@ class EventTable:
     """The table of one event. `budget` is the shift budget of the column L, as text. `stage` names its stage."""
 
     event: str
+    heads: tuple[str, ...]
     budget: str
     stage: str | None
     arms: tuple[ArmRows, ...]
@@ -193,7 +194,8 @@ def event_tables(protocol: Protocol, lines: pa.Table, attack: AttackSpec | None)
         rows = table_rows(lines, protocol, spec.name, bounds)
         groups = [rows[i : i + len(bounds)] for i in range(0, len(rows), len(bounds))]
         arms = tuple(_arm_rows(group, protocol, budget, attack, stage) for group in groups)
-        made.append(EventTable(event=spec.name, budget=exact_text(budget), stage=stage, arms=arms))
+        names = tuple(rows[0].counts)
+        made.append(EventTable(event=spec.name, heads=names, budget=exact_text(budget), stage=stage, arms=arms))
     return made
 
 
@@ -201,17 +203,16 @@ def _arm_rows(
     rows: Sequence[TableRow], protocol: Protocol, budget: float, attack: AttackSpec | None, stage: str | None
 ) -> ArmRows:
     cells = [row.cells(budget, None if attack is None else attack.name, stage) for row in rows]
-    controller, schedule, _, *counts = cells[0][:7]
     return ArmRows(
-        controller=controller,
-        schedule=schedule,
+        controller=rows[0].controller,
+        schedule=rows[0].schedule,
         trials=rows[0].trials,
-        counts=tuple(counts),
+        counts=tuple(map(str, rows[0].counts.values())),
         bounds=tuple(
-            (line[2], row.certificate.bound is protocol.bound, line[7], line[8], line[9])
+            (line[2], row.certificate.bound is protocol.bound, line[-4], line[-3], line[-2])
             for row, line in zip(rows, cells, strict=True)
         ),
-        shifted=cells[0][10],
+        shifted=cells[0][-1],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -16,10 +16,15 @@ from ccfs.certificates.shifts import Shifts
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
+from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 from ccfs.runs.provenance import ControllerDigest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 __all__ = [
     "AttackedCount",
@@ -303,6 +308,39 @@ class RunCertificate(Document):
     def to_json(self) -> str:
         """Return the certificate as the JSON text of its file."""
         return self.to_bytes().decode()
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas frame with one line for each stage, so that several certificates can be put together."""
+        common = {
+            "arm": self.arm,
+            "event": self.event,
+            "successes": self.successes,
+            "trials": self.trials,
+            "delta": self.delta,
+            "family": self.family,
+            "target": self.target,
+            "p_lower": self.p_lower,
+            "is_certified": self.is_certified,
+        }
+        return data_frame([{**common, "stage": stage, "budget": size} for stage, size in self.budgets.items()])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the certified probability against the shift budget, and return the axes of matplotlib."""
+        drawn, proof = axes(ax), self.trajectory
+        budgets, lows = zip(*proof.curve(), strict=True)
+        drawn.plot(budgets, lows, label="certified, whoever shifts")
+        drawn.axhline(self.target, color="0.4", linewidth=1, linestyle="--", label=f"target {exact_text(self.target)}")
+        for count in self.attacks:
+            if count.budget is not None and count.trials and count.stages == (proof.schedule.main.value,):
+                drawn.plot(count.budget, count.successes / count.trials, "o", label=f"observed under {count.attack}")
+        drawn.set(xlabel=f"shift budget of the {proof.schedule.main.value} stage", ylabel=f"P({self.event})")
+        drawn.set_title(self.arm, fontsize="medium")
+        drawn.legend(fontsize="small")
+        return drawn
+
+    def _repr_html_(self) -> str:
+        rows = [(name, "not certified" if size is None else lower_text(size)) for name, size in self.budgets.items()]
+        return html_table(("stage", "certified budget"), rows, caption=in_words(self))
 
     @classmethod
     def from_bytes(cls, content: bytes, *, where: str) -> RunCertificate:

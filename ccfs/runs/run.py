@@ -41,6 +41,7 @@ def run(
     *,
     where: str,
     advance: Advance = lambda trials: None,
+    found: Advance | None = None,
     modules: Path | None = None,
 ) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
@@ -57,7 +58,8 @@ def run(
         root: the run directory. It must be absent, empty or a run of the same protocol.
         engine: where batches run.
         where: the protocol's file, for errors.
-        advance: called with a number of trials when they are finished, or when they are found to be.
+        advance: called with a number of trials when they are finished.
+        found: called instead with trials that an earlier call had finished. None calls `advance` with these too.
         modules: a folder in which this process and its workers find the user's own modules. Nothing stored names it,
             because it is a place on this machine. None looks only where Python does.
     """
@@ -73,9 +75,9 @@ def run(
         work = partial(run_batch, protocol.canonical, expected=canonical_json(record), modules=place)
         with Pool(engine, work) as pool:
             if protocol.claim.stop_at_budget is None:
-                _run_all(store, protocol, pool, advance)
+                _run_all(store, protocol, pool, advance, found or advance)
             else:
-                _run_sequentially(store, protocol, pool, advance)
+                _run_sequentially(store, protocol, pool, advance, found or advance)
             # A manifest says that the trials repeated. It is removed before a new batch is written.
             if not (was_finished and store.exists(MANIFEST)):
                 refuse_other_repeats(store, protocol, pool)
@@ -164,24 +166,24 @@ def _refuse_changed_batches(store: Store, protocol: Protocol) -> None:
                 is_finished(store, batch)
 
 
-def _run_all(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance) -> None:
+def _run_all(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance, found: Advance) -> None:
     arms = [(arm, attack) for attack in (None, *protocol.attacks) for arm in protocol.arms]
-    _keep(store, [batch for arm, attack in arms for batch in plan(protocol, arm, attack)], pool, advance)
+    _keep(store, [batch for arm, attack in arms for batch in plan(protocol, arm, attack)], pool, advance, found)
 
 
-def _run_sequentially(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance) -> None:
+def _run_sequentially(store: Store, protocol: Protocol, pool: Pool[Batch], advance: Advance, found: Advance) -> None:
     """Run each arm's nominal trials until they certify enough, then as many of each of its attacks."""
     for arm in protocol.arms:
-        trials = _run_until_enough(store, protocol, arm, pool, advance)
+        trials = _run_until_enough(store, protocol, arm, pool, advance, found)
         attacked = [batch for attack in protocol.attacks for batch in plan(protocol, arm, attack, trials)]
-        _keep(store, attacked, pool, advance)
+        _keep(store, attacked, pool, advance, found)
 
 
-def _keep(store: Store, batches: list[Batch], pool: Pool[Batch], advance: Advance) -> None:
+def _keep(store: Store, batches: list[Batch], pool: Pool[Batch], advance: Advance, found: Advance) -> None:
     missing = []
     for batch in batches:
         if is_finished(store, batch):
-            advance(len(batch.trials))
+            found(len(batch.trials))
         else:
             missing.append(batch)
     for batch, files in pool.completed(missing):
@@ -189,7 +191,9 @@ def _keep(store: Store, batches: list[Batch], pool: Pool[Batch], advance: Advanc
         advance(len(batch.trials))
 
 
-def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool[Batch], advance: Advance) -> int:
+def _run_until_enough(
+    store: Store, protocol: Protocol, arm: Arm, pool: Pool[Batch], advance: Advance, found: Advance
+) -> int:
     """Run nominal batches in order until the budget is certified, and return the number of trials.
 
     That number is a stopping time, so the last batch may depend on the trials alone and not on which worker is quick.
@@ -206,7 +210,7 @@ def _run_until_enough(store: Store, protocol: Protocol, arm: Arm, pool: Pool[Bat
             for name, count in successes(store, protocol, batch, events).items():
                 counts[name] += count
             kept, trials = kept + 1, trials + len(batch.trials)
-            advance(len(batch.trials))
+            (found if files is None else advance)(len(batch.trials))
             if is_enough(protocol, arm, counts, trials):
                 break
     for batch in batches[kept:]:

@@ -132,7 +132,7 @@ def _run_turn(
     state.versions = state.versions | versions()
     folder.mkdir(parents=True, exist_ok=True)
     with progress_display(console) as progress:
-        task = progress.add_task(state.config.name, total=until, completed=state.steps, note="")
+        task = progress.add_task(state.config.name, total=until, completed=state.steps, note="", found=state.steps)
         while state.steps < until:
             state.run_epoch(environments)
             if state.steps == until:  # before the checkpoint, so that no interruption can leave it out

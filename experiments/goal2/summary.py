@@ -26,7 +26,7 @@ from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.protocol.tables import BlockSpec
 from ccfs.report.figures import interval
-from ccfs.results.table import HEADS, TableRow
+from ccfs.results.table import TableRow, heads
 
 HERE = records.HERE
 PALETTE = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
@@ -64,9 +64,10 @@ def beside_the_paper() -> Iterator[str]:
     with (HERE / "paper.csv").open(newline="", encoding="utf-8") as file:
         theirs = {(row["controller"], row["proposals"]): list(row.values())[2:] for row in csv.DictReader(file)}
     protocol = records.stored_protocol("table")
-    yield cells(*HEADS)
-    yield cells(*["---"] * len(HEADS))
-    for row in records.rows(records.lines("table"), protocol, protocol.events[0].name):
+    rows = records.rows(records.lines("table"), protocol, protocol.events[0].name)
+    yield cells(*heads(rows))
+    yield cells(*["---"] * len(heads(rows)))
+    for row in rows:
         yield cells(*row.cells(records.BUDGET, protocol.attacks[0].name))
         if row.certificate.bound is Bound.COHORT:
             key = (row.controller, row.schedule)
@@ -87,7 +88,7 @@ def who_acted(name: str) -> Iterator[str]:
 
 def realised(row: TableRow, budget: float, hits: int) -> str:
     """Return the share of the greatest drop that the theorem allows at the observed nominal rate, in percent."""
-    normal, rate = NormalDist(), row.safe / row.trials
+    normal, rate = NormalDist(), row.successes / row.trials
     if not 0.0 < rate < 1.0:
         return "–"
     mu = budget * math.sqrt(row.certificate.charge)
@@ -111,7 +112,7 @@ def under_attack(name: str) -> Iterator[str]:
                     event.name,
                     attack.name,
                     attack.budget,
-                    f"{row.safe} of {row.trials}",
+                    f"{row.successes} of {row.trials}",
                     f"{hits} of {row.trials}",
                     lower_text(row.certificate.lower_at(attack.budget), 3),
                     realised(row, attack.budget, hits),
@@ -121,7 +122,7 @@ def under_attack(name: str) -> Iterator[str]:
 def ladder_budget(protocol: Protocol, arm: Arm, row: TableRow, event: str, target: float) -> TrajectoryCertificate:
     """Return the certificate of one level; all levels rest on the same lower bound, so they hold together."""
     return certify_event(
-        row.safe,
+        row.successes,
         row.trials,
         delta=protocol.claim.delta,
         family=protocol.family,
@@ -141,7 +142,7 @@ def ladder() -> Iterator[str]:
         for arm, row in zip(protocol.arms, claim_rows("ladder", event.name), strict=True):
             budgets = [ladder_budget(protocol, arm, row, event.name, level).budget for level in LADDER]
             texts = ["–" if budget is None else lower_text(budget) for budget in budgets]
-            shown = f"{row.safe} of {row.trials}"
+            shown = f"{row.successes} of {row.trials}"
             yield cells(arm.name, event.name, shown, lower_text(row.certificate.p_lower), *texts)
 
 
@@ -160,9 +161,9 @@ def ablation() -> Iterator[str]:
             block.count,
             block.multiplier or 1,
             block.sigma,
-            row.safe,
-            reached.safe,
-            row.cost,
+            row.successes,
+            reached.successes,
+            row.counts["Cost"],
             lower_text(row.certificate.p_lower, 3),
             "–" if row.certificate.budget is None else lower_text(row.certificate.budget),
             f"{100 * (steps - row.acted['proposals']) / steps:.1f}",
@@ -241,7 +242,7 @@ def draw_curves(name: str, path: Path) -> None:
     reach = 1.25 * max([*budgets, *(row.certificate.budget or 0.0 for row in rows), 0.02])
     groups: dict[tuple[int, float], list[TableRow]] = {}
     for row in rows:
-        groups.setdefault((row.safe, round(row.certificate.charge, 6)), []).append(row)
+        groups.setdefault((row.successes, round(row.certificate.charge, 6)), []).append(row)
     lowest = 1.0
     for i, (group, color) in enumerate(zip(groups.values(), PALETTE * 2, strict=False)):
         points = group[0].certificate.curve(81, reach)
@@ -249,7 +250,7 @@ def draw_curves(name: str, path: Path) -> None:
         names = ", ".join(f"{row.controller}/{row.schedule}" for row in group)
         axes.plot(*zip(*points, strict=True), color=color, label=names)
         place = 0.006 * reach * (i - (len(groups) - 1) / 2)
-        add_rate(axes, place, group[0].safe, group[0].trials, color)
+        add_rate(axes, place, group[0].successes, group[0].trials, color)
         for row in group:
             for attack in protocol.attacks:
                 add_rate(axes, (attack.budget or 0.0) + place, row.shifted[attack.name], row.trials, color)
@@ -272,7 +273,7 @@ def draw_attacks(name: str, path: Path) -> None:
     for i, (row, color) in enumerate(zip(rows, PALETTE, strict=False)):
         for at, (_, budget, attack) in enumerate(kinds):
             place = at + 0.22 * (i - (len(rows) - 1) / 2)
-            add_rate(axes, place, row.safe if attack is None else row.shifted[attack], row.trials, color)
+            add_rate(axes, place, row.successes if attack is None else row.shifted[attack], row.trials, color)
             floor = row.certificate.lower_at(budget)
             axes.plot([place - 0.09, place + 0.09], [floor, floor], color=color, lw=2.5)
         axes.plot([], [], color=color, label=f"{row.controller}/{row.schedule}")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from stock import compare
 
-from ccfs.results.table import HEADS
+from ccfs.results.table import heads
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.store import Store
 
@@ -37,7 +37,7 @@ def printed(run: Path) -> Table:
     theirs = paper_rows()
     look = "" if protocol.quick_look_of is None else "\nQUICK LOOK: not the protocol's cohort, no claim about it"
     table = Table(title=f"SafetyPointGoal2-v0, {found[0].trials} reset seeds, L at B = {records.BUDGET}{look}")
-    for i, head in enumerate(HEADS):
+    for i, head in enumerate(heads(found)):
         table.add_column(head, justify="left" if i < 3 else "right", no_wrap=True)
     for hoeffding, cohort in zip(found[::2], found[1::2], strict=True):
         for row in (hoeffding, cohort):
