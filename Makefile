@@ -37,17 +37,17 @@ $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c requirements.txt torch numpy setuptools wheel
 	$(BIN)/python -m pip install -q --no-deps -r requirements.txt
+	$(BIN)/python -m pip uninstall -q -y ccfs 2> /dev/null # the distribution had this name before it was `ccfs-rl`
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 demo: $(READY) ## wrap, certify and attack a policy on a small environment; writes runs/demo/report.html
 	$(BIN)/ccfs demo -o runs/demo
 
-# `ccfs run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
+# `ccfs study run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
 table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32: a quick look); resumable
-	$(BIN)/ccfs run experiments/goal2/protocol.toml -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
-	$(BIN)/python experiments/goal2/table.py $(TABLE) --stock 12
-	$(BIN)/ccfs report $(TABLE)
+	$(BIN)/ccfs study run goal2 -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
+	$(BIN)/python experiments/goal2/stock.py $(TABLE) 12
 
 tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from the models
 	$(BIN)/python docs/tables.py

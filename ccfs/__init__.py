@@ -96,7 +96,7 @@ __all__ = [
     "plan",
 ]
 
-__version__ = _version("ccfs")
+__version__ = _version("ccfs-rl")
 
 # Names are imported when they are first used, so that `import ccfs` and `ccfs --help` do not load Gymnasium.
 _HOMES = {

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, study, train
+from ccfs.cli import image, run, shipped, show, study, train
 from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
@@ -50,6 +50,7 @@ app = typer.Typer(
 app.add_typer(run.app)
 app.add_typer(show.app)
 app.add_typer(study.app)
+app.add_typer(shipped.app, rich_help_panel=_MORE)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
-__all__ = ["app"]
+__all__ = ["app", "run_and_certify"]
 
 _PANEL = "Run and check"
 app = typer.Typer()
@@ -66,7 +66,7 @@ def run(
     folder = protocol.resolve().parent if modules is None else modules
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
-    store, is_certified = _run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
+    store, is_certified = run_and_certify(made, output, engine_for(workers, cluster), str(protocol), folder)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
@@ -90,7 +90,7 @@ def demo(
     if protocol:
         typer.echo(TEXT, nl=False)
         return
-    store, is_certified = _run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
+    store, is_certified = run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
     echo(f"Report: {write_report(store)}")
     exit_unless(is_certified)
 
@@ -259,7 +259,7 @@ def audit(
         raise typer.Exit(NOT_CHECKED)
 
 
-def _run_and_certify(
+def run_and_certify(
     protocol: Protocol, output: Path | None, engine: Engine, where: str, modules: Path | None = None
 ) -> tuple[Store, bool]:
     """Run, certify and print. Return the run and whether every claim is certified."""

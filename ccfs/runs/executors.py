@@ -131,7 +131,7 @@ def cluster_engine(address: str) -> Engine:
     try:
         from distributed import Client
     except ImportError as error:
-        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
+        raise RuntimeError("A cluster needs Dask. Install it: pip install 'ccfs-rl[cluster]'") from error
 
     try:
         client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]
@@ -154,8 +154,10 @@ def cluster_engine(address: str) -> Engine:
 def _for_new_workers() -> Iterator[None]:
     """Set the environment that new workers inherit before they import anything, and restore it afterwards."""
     before = {name: os.environ.get(name) for name in THREADS}
-    # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back. Windows has no
+    # mask: there a new worker may see it too, and ends.
+    has_mask = hasattr(signal, "pthread_sigmask")
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_mask else set()
     try:
         os.environ.update(dict.fromkeys(THREADS, "1"))
         yield
@@ -165,7 +167,8 @@ def _for_new_workers() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if has_mask:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _begin_worker(parent: int) -> None:

@@ -77,6 +77,13 @@ def test_process_engine_gives_workers_one_thread_before_they_import_anything(mon
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def test_process_engine_needs_no_signal_mask(monkeypatch):
+    """Windows has none."""
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with process_engine(1).open() as executor:
+        assert executor.submit(abs, -1).result() == 1
+
+
 class Never(Executor):
     """An executor whose calls do not end by themselves."""
 
