@@ -20,6 +20,8 @@ from ccfs.files.documents import Document, Table
 
 __all__ = ["Check", "Diagnosis", "diagnosis", "distribution", "missing_requirements"]
 
+# The first is the name of the distribution on PyPI, where `ccfs` belongs to another project.
+_NAMES = ("ccfs-rl", "ccfs")
 State = Literal["works", "missing", "broken"]
 # Safety-Gymnasium's own pins do not install beside the others, so these two go in without their dependencies.
 WITHOUT_DEPENDENCIES = {
@@ -78,8 +80,14 @@ class Diagnosis(Document):
 
 
 def distribution() -> str:
-    """Return the name under which this package is installed."""
-    return importlib.metadata.packages_distributions()["ccfs"][0]
+    """Return the name under which this package is installed: its own, or that of an older checkout."""
+    for name in _NAMES:
+        try:
+            importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name
+    raise RuntimeError("CCFS must be installed to be looked at: pip install FOLDER_OF_CCFS")
 
 
 def diagnosis(*, cluster: str | None = None, is_quick: bool = False) -> Diagnosis:

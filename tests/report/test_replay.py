@@ -159,7 +159,7 @@ def test_page_counts_are_those_of_the_table_rows(finished, page):
     assert numbers == [*shared, "hoeffding", *expected[0][7:10], "cohort ◆", *expected[1][7:10]]
     nominal = found[ARM, NOMINAL]
     assert nominal.get("goal", 0) == rows[0].goal
-    assert nominal.get("timeout", 0) == rows[0].timeout
+    assert nominal.get("timeout", 0) == rows[0].counts["Timeout"]
     assert nominal["cost"] == rows[0].cost > 0
     assert sum(nominal.values()) == rows[0].trials == 6
     pushed = found[ARM, "push"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 
 import pandas
@@ -17,7 +19,7 @@ from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.schedule import ProposalSchedule
 from ccfs.certificates.trajectory import certify_event
 from ccfs.cli.main import app
-from ccfs.results.table import table_rows, worst_attack
+from ccfs.results.table import heads, table_rows, worst_attack
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.store import RunError, Store
@@ -61,9 +63,11 @@ def test_table_rows_agree_with_counts_by_pandas(run):
         steps = pandas.read_parquet(run / f"traces/steer/{row.schedule}/nominal")
         never = nominal.first_cost_step.isna()
         assert row.trials == len(nominal) == 30
-        assert row.cost == (~never).sum()
-        assert row.goal == (nominal.goal_step.notna() & (never | (nominal.first_cost_step > nominal.goal_step))).sum()
-        assert row.safe == row.goal + row.timeout
+        assert list(row.counts) == ["Safe", "Goal", "Timeout", "Cost"]
+        assert row.counts["Cost"] == (~never).sum()
+        reached = nominal.goal_step.notna() & (never | (nominal.first_cost_step > nominal.goal_step))
+        assert row.counts["Goal"] == reached.sum()
+        assert row.successes == row.counts["Safe"] == row.counts["Goal"] + row.counts["Timeout"]
         assert row.shifted["push"] == (pushed.first_cost_step.isna() & pushed.goal_step.notna()).sum()
         assert row.acted["proposals"] == (steps.source == "proposal").sum()
         assert row.acted["center"] == (steps.source == "fallback").sum()
@@ -79,7 +83,40 @@ def test_table_rows_count_a_cost_after_the_goal_as_no_cost(run):
     for line in made:
         line["goal_step"], line["first_cost_step"] = 5, (6, 5, None)[line["trial"] % 3]
     row = table_rows(pa.Table.from_pylist(made, schema=lines.schema), protocol, "safe", (Bound.COHORT,))[0]
-    assert (row.trials, row.cost) == (30, 10)
+    assert (row.trials, row.counts["Cost"]) == (30, 10)
+
+
+# An event of each kind, with the columns that its table has.
+COLUMNS = {
+    "goal-before-cost": ("Success", "Cost", "No goal"),
+    "cost-at-most": ("Within", "Above", "Ended"),
+    "return-at-least": ("Reached", "Below", "Ended"),
+}
+
+
+@pytest.mark.parametrize("event", [*COLUMNS, "terminated"])
+def test_table_columns_follow_the_event_and_divide_the_trials(run, event):
+    store = Store(run)
+    protocol = store.protocol()
+    lines = trial_lines(store, protocol)
+    arguments = {"limit": 0.0} if event == "cost-at-most" else {"value": 0.0} if event == "return-at-least" else {}
+    spec = protocol.events[0].model_copy(update={"event": event, "arguments": arguments})
+    made = lines.to_pylist()
+    for line in made:
+        line["in safe"] = line["trial"] % 3 == 0
+        line["outcome"] = ("horizon", "abstained")[line["trial"] % 2]
+        line["goal_step"], line["first_cost_step"] = None, (None, 2)[line["trial"] % 2]
+    table = pa.Table.from_pylist(made, schema=lines.schema)
+    other = protocol.model_copy(update={"events": (spec,)})
+    rows = table_rows(table, other, "safe", (Bound.COHORT,))
+    names = COLUMNS.get(event, ("Success", "Failed: horizon", "Failed: abstained"))
+    for row in rows:
+        assert tuple(row.counts) == names
+        assert row.counts[names[0]] == row.successes == 10
+        assert tuple(row.counts.values()) == (10, 10, 10)
+        assert sum(row.counts.values()) == row.trials
+    assert heads(rows)[3:6] == names
+    assert heads(rows)[-1] == f"Shift {names[0].lower()}"
 
 
 def test_worst_attack_leaves_fewest_trials_in_the_event(run):
@@ -112,6 +149,13 @@ def test_table_command_prints_both_bounds_and_refuses_bad_input(run, tmp_path):
     assert "cohort" in shown.output
     marked = call("table", run, "--markdown")
     assert marked.output.count("\n| steer |") == 4
+    latex = call("table", run, "--latex").output
+    assert latex.startswith("\\begin{tabular}{lllrrrrrrrr}")
+    assert latex.count("\nsteer & ") == 4
+    rows = list(csv.reader(io.StringIO(call("table", run, "--csv").output)))
+    assert len(rows) == 5
+    assert rows[1] == [cell.strip() for cell in marked.output.splitlines()[2].split("|")[1:-1]]
+    assert call("table", run, "--csv", "--json").exit_code == 2
     assert call("table", tmp_path / "absent").exit_code == 2
     assert call("table", run, "--event", "none").exit_code == 2
     assert call("table", run, "--budget", "nan").exit_code == 2
@@ -197,4 +241,4 @@ def test_table_shows_the_budgets_of_the_asked_stage(tmp_path):
     printed = call("table", tmp_path / "run", "--stage", "sensor").output
     assert "of the sensor stage" in printed
     refused = call("table", tmp_path / "run", "--stage", "score")
-    assert (refused.exit_code, "`--stage` must be one of action, sensor, got 'score'" in refused.output) == (2, True)
+    assert (refused.exit_code, "`stage` must be one of action, sensor, got 'score'" in refused.output) == (2, True)
