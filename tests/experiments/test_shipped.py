@@ -48,10 +48,11 @@ def small(tmp_path, monkeypatch):
     from ccfs.cli.demo import TEXT
 
     protocol = tmp_path / "demo.toml"
-    protocol.write_text(TEXT.replace("initial_law = 500", "initial_law = 80"), encoding="utf-8")
+    text = TEXT.replace("initial_law = 500", "initial_law = 80").partition("[[attacks]]")[0]
+    protocol.write_text(text, encoding="utf-8")
     paper = tmp_path / "paper.csv"
-    cells = ",".join(f"p{number}" for number in range(7))
-    paper.write_text(f"controller,proposals,a,b,c,d,e,f,g\nsteering,one,{cells}\n", encoding="utf-8")
+    cells = ",".join(f"p{number}" for number in range(6))
+    paper.write_text(f"controller,proposals,a,b,c,d,e,f\nsteering,one,{cells}\n", encoding="utf-8")
     made = experiments.Study(name="demo", protocol=protocol, kept=None, paper=paper)
     monkeypatch.setattr(experiments, "study", lambda name: made)
     return made
@@ -61,7 +62,7 @@ def small(tmp_path, monkeypatch):
 def test_study_run_prints_the_table_with_the_paper_and_writes_the_report(small, tmp_path):
     done = CliRunner().invoke(app, ["study", "run", "demo", "-o", str(tmp_path / "run"), "--workers", "1"])
     assert done.exit_code in (0, 1), done.output
-    lines = [line for line in done.stdout.splitlines() if "paper" in line]
+    lines = [line for line in done.stdout.splitlines() if " paper " in line and "steering" in line]
     assert len(lines) == 1
     assert "p0" in lines[0]
     assert (tmp_path / "run" / "report.html").is_file()
