@@ -58,6 +58,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
             section["How to"] += [{title(path): path.name} for path in unlisted]
         if "Studies" in section:
             section["Studies"] += [{title(path): name} for name, path in outside() if name.startswith("experiments/")]
+        if "Project" in section:
+            decisions = sorted((ROOT / "docs/decisions").glob("[a-z]*.md"))
+            section["Project"] += [{title(path): f"decisions/{path.name}"} for path in decisions]
         if "Reference" in section:
             section["Reference"] += [
                 {"Python": "reference/ccfs.md"},
@@ -193,9 +196,13 @@ def modules() -> dict[str, str]:
     """Return the pages of the API reference: what `import ccfs` offers, and each room with its modules."""
     import ccfs
 
-    offered = [getattr(ccfs, name) for name in ccfs.__all__ if name != "__version__"]
-    pages = {"reference/ccfs.md": "# ccfs\n\nWhat `import ccfs` offers.\n\n"}
-    pages["reference/ccfs.md"] += "\n".join(f"::: {one.__module__}.{one.__qualname__}\n" for one in offered)
+    lines = ["# ccfs", "What `import ccfs` offers.", "| name | what it is |\n| --- | --- |"]
+    for name in ccfs.__all__:
+        if name != "__version__":
+            one = getattr(ccfs, name)
+            first = (one.__doc__ or "").strip().partition("\n")[0].replace("|", "\\|")
+            lines[-1] += f"\n| [`{name}`][{one.__module__}.{one.__qualname__}] | {first} |"
+    pages = {"reference/ccfs.md": "\n\n".join([*lines, "::: ccfs.policy"]) + "\n"}
     for room in ROOMS:
         package = import_module(f"ccfs.{room}")
         names = [name for name in _names(package.__name__, package.__path__) if _is_public(name)]

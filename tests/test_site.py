@@ -60,7 +60,7 @@ def test_reference_has_every_public_name_and_module():
     import ccfs
 
     made = pages.modules()
-    assert made["reference/ccfs.md"].count("\n::: ") == len(ccfs.__all__) - 1
+    assert made["reference/ccfs.md"].count("\n| [") == len(ccfs.__all__) - 1
     assert "::: ccfs.certificates.bounds\n" in made["reference/certificates.md"]
     assert "::: ccfs.envs.safety.lidar_box\n" in made["reference/envs.md"]
     assert re.search(r"::: \S*\._", "".join(made.values())) is None
