@@ -159,7 +159,8 @@ def notebook_parts(path: Path, name: str) -> Iterator[tuple[str, str | bytes]]:
                 yield f"{name}-{pictures}.png", base64.b64decode(data["image/png"])
                 pieces.append(f"![what the cell above draws]({PurePosixPath(name).name}-{pictures}.png)")
             elif "text/html" in data:
-                pieces.append(data["text/html"])
+                # Without the frame's own style, the table looks like every other one of the site.
+                pieces.append(re.sub(r"<style.*?</style>|(?<=<table) [^>]*", "", data["text/html"], flags=re.S))
             else:
                 pieces.append(
                     f'```text title="Output"\n{"".join(output.get("text", data.get("text/plain", ""))).rstrip()}\n```'
