@@ -22,6 +22,9 @@ CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.
 	runs/test_run.py runs/test_run_interrupted.py runs/test_store.py runs/test_trace.py runs/test_trial.py \
 	results/test_costs.py test_policy.py audit envs/toys test_doctests.py)
 
+# One process per core. The tests of a file stay together, because they share what they set up.
+PARALLEL := -n auto --dist loadfile
+
 TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -68,7 +71,7 @@ notebooks: $(TOOLS)/.ready ## run the tutorials again and store what they print 
 test: lint types modern unit ## lint, type-check and run all tests
 
 quick: lint ## lint and the fast tests, in less than a minute
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) -m "not slow"
 
 lint: $(READY) ## ruff: rules and form
 	$(BIN)/ruff check .
@@ -104,7 +107,7 @@ core: ## the package alone, without torch and MuJoCo, and its tests (PYTHON=pyth
 	cd $(CORE) && bin/pytest -q -c ../pyproject.toml -m "not extras" $(addprefix ../,$(CORE_TESTS))
 
 unit: $(READY) ## pytest alone
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 bench: $(READY) ## speed as ratios, contenders alternating in one run
 	$(BIN)/python benchmarks/bench_binomial.py

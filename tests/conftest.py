@@ -17,25 +17,24 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SUPPORT, os.environ.get
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("repeatable")
 
-_missed = pytest.StashKey[list[str]]()
-
 
 @pytest.fixture
-def browser(request: pytest.FixtureRequest, tmp_path: Path) -> chromium.Browser:
+def browser(tmp_path: Path) -> chromium.Browser:
     """A headless Chromium; without one the test is skipped, and the end of pytest's output says so."""
     program = chromium.find()
     if program is None:
         if os.environ.get(chromium.REQUIRED):
             pytest.fail(f"{chromium.REQUIRED} is set, but there is {chromium.ABSENT}")
-        request.config.stash.setdefault(_missed, []).append(request.node.nodeid)
         pytest.skip(chromium.ABSENT)
     folder = tmp_path / "chromium"
     folder.mkdir()
     return chromium.Browser(program=program, folder=folder)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    missed = config.stash.get(_missed, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports, because the tests may have run in other processes.
+    skipped = terminalreporter.getreports("skipped")
+    missed = [report.nodeid for report in skipped if chromium.ABSENT in str(report.longrepr)]
     if missed:
         terminalreporter.section("browser tests", yellow=True)
         terminalreporter.line(f"NOTICE: {chromium.ABSENT}", yellow=True)

@@ -35,7 +35,19 @@ def test_browser_absence_is_noticed_in_the_output(tmp_path, is_required):
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     if is_required:
         environment["CCFS_REQUIRE_BROWSER"] = "1"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "scripts", str(Path(__file__))]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "1",
+        "-k",
+        "scripts",
+        str(Path(__file__)),
+    ]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert "no Chromium on this machine" in done.stdout

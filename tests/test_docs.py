@@ -24,7 +24,7 @@ from ccfs.runs.run import run
 from ccfs.runtime.wrapper import Widths
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md")
+RUN_AS_THEY_STAND = ("README.md", "docs/quickstart.md", "docs/formats.md", "docs/studies.md")
 DOCS = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 

@@ -48,6 +48,12 @@ def _image_certificate():
     return derived(CountTable(key=table.key, rows=table.rows[:2]), "none", Rule.UNFILTERED, delta=0.001)
 
 
+def _tuning(folder):
+    sweep = '[tune]\ntrials = 2\nseeds = { first = 5000, count = 2 }\n[tune.sweep]\n"program.clip_center" = [true]\n'
+    (folder / "tune.toml").write_text((folder / "protocol.toml").read_text() + sweep)
+    return printed("tune", folder / "tune.toml", "-o", folder / "tuned", "--workers", "1", "--json")
+
+
 @pytest.fixture(scope="module")
 def documents(finished, tmp_path_factory):
     """One real document of each kind."""
@@ -68,6 +74,12 @@ def documents(finished, tmp_path_factory):
         "table": printed("table", root, "--json"),
         "audit": printed("audit", root, "--replay", "1", "--json"),
         "verification": printed("verify", certificate, "--run", root, "--json"),
+        "plan": printed("plan", root.parent / "protocol.toml", "--rate", "0.99", "--trials", "10,100", "--json"),
+        "tuning": _tuning(root.parent),
+        "comparison": printed("compare", root, "--delta", "0.1", "--json"),
+        "run-summary": printed("show", root, "--json"),
+        "run-list": printed("runs", root.parent, "--json"),
+        "doctor": printed("doctor", "--quick", "--json"),
         "image-run": json.loads((folder / "run.json").read_text()),
         "image-counts": json.loads(read_counts(STUDY / "band" / "counts.parquet").key.to_bytes()),
         "image-certificate": json.loads(_image_certificate().to_bytes()),
@@ -77,7 +89,7 @@ def documents(finished, tmp_path_factory):
 
 
 # The version of each document that is not in its first one.
-VERSIONS = {"certificate": 2, "image-counts": 2, "image-run": 2, "provenance": 2, "table": 2, "trajectory": 2}
+VERSIONS = {"certificate": 2, "image-counts": 2, "image-run": 2, "provenance": 2, "table": 3, "trajectory": 2}
 
 
 def format_of(kind):

@@ -218,7 +218,8 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
     from rich.console import Console
     from rich.table import Table
 
-    printed = Table(title=without_markup(title), title_justify="left")
+    echo(title)  # not as rich's title, which is wrapped to the width of the table
+    printed = Table()
     for i, head in enumerate(heads):
         printed.add_column(without_markup(head), justify="left" if i < left else "right", no_wrap=True)
     for row in rows:

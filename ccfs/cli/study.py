@@ -162,7 +162,7 @@ def tune(
     """Try settings on pilot seeds, pick by expected budget and wanted rate, and write the certifying protocol.
 
     You may interrupt it at any time. The same command resumes. docs/studies.md explains the table [tune]. Exit code 1:
-    no candidate has the wanted rate.
+    no setting has the wanted rate.
     """
     from ccfs.study.tune import FRONT, PROTOCOL, RECORD, load_tuning
     from ccfs.study.tune import tune as run_sweep
@@ -228,9 +228,12 @@ def compare(
     for run in made.runs:
         print_claims(run.name, run.claims)
     if made.differences:
-        cells = [one.cells for one in made.differences]
-        print_table(f"Differences without shift, all together at delta = {delta:g}", HEADS, cells, left=3)
-        echo(*(one.sentence for one in made.differences))
+        cells = [(*one.cells, one.verdict) for one in made.differences]
+        title = f"Differences without shift, all together at delta = {delta:g}"
+        print_table(title, (*HEADS, "certified"), cells, left=3)
+        echo(*(one.sentence for one in made.differences if one.lower > 0.0 or one.upper < 0.0))
+        about = {"cohort": "the average over the common reset seeds", "law": "a start drawn from the initial law"}
+        echo(f"Each is about {' or '.join(about[kind] for kind in sorted({one.about for one in made.differences}))}.")
     echo(*(f"note: {note}" for note in made.notes))
     if html is not None:
         echo(f"Page: {html}")

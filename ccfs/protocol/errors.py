@@ -36,6 +36,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
 
 def _line(path: Path, fault: Mapping[str, typing.Any], model: type[BaseModel]) -> str:
     key = ".".join(str(part) for part in path)
+    if path == ("tune",):
+        return "the table `tune` is for `ccfs tune`, which writes a protocol without it."
     if fault["type"] == "extra_forbidden":
         accepted = ", ".join(sorted(_fields_at(model, path[:-1])))
         return f"unknown key `{key}`, got {fault['input']!r}. Accepted here: {accepted}."

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADS", "Comparison", "Difference", "compare", "page", "paired_bounds"]
 
-HEADS = ("event", "first", "second", "pairs", "only first", "only second", "observed", "at least", "at most")
+HEADS = ("event", "first", "second", "at least", "at most", "observed", "pairs", "only first", "only second")
 _MOST_DRAWN = 40
 
 
@@ -70,7 +70,7 @@ class Difference(Table):
         """Who is certified to be better, if anybody is."""
         if self.lower > 0.0:
             return f"{self.first} is better."
-        return f"{self.second} is better." if self.upper < 0.0 else "Neither is certified to be better."
+        return f"{self.second} is better." if self.upper < 0.0 else "Undecided."
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -79,12 +79,12 @@ class Difference(Table):
             self.event,
             self.first,
             self.second,
+            _signed(self.lower, is_lower=True),
+            _signed(self.upper, is_lower=False),
+            f"{self.observed:+.4f}",
             str(self.pairs),
             str(self.only_first),
             str(self.only_second),
-            f"{self.observed:+.4f}",
-            _signed(self.lower, is_lower=True),
-            _signed(self.upper, is_lower=False),
         )
 
 
@@ -188,6 +188,8 @@ def compare(
         against: name of the one arm with which every other one is compared. None compares all pairs.
     """
     level = checks.delta(delta)
+    if len({store.root.resolve() for store in stores}) != len(stores):
+        raise ValueError("`runs` must be different folders, got one of them twice.")
     names = _names([store.root for store in stores])
     for store in stores:
         refuse_missing_trials(store, store.protocol())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy import stats
+from scipy import special
 
 from ccfs.certificates import checks
 from ccfs.certificates.bounds import Bound, Sampling
@@ -72,7 +72,7 @@ def piloted_rates(successes: int, trials: int) -> Rates:
     """
     hits, total = checks.tally(successes, trials)
     shares = (np.arange(_NODES) + 0.5) / _NODES
-    return np.asarray(stats.beta.ppf(shares, hits + 0.5, total - hits + 0.5), dtype=np.float64)
+    return np.asarray(special.betaincinv(hits + 0.5, total - hits + 0.5, shares), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class CountDesign(Design):
     def limits(self) -> tuple[tuple[float, float | None], ...]:
         """Return the budgets that known rates would give, each with its share."""
         root = math.sqrt(_charge(self.schedule, self.stage))
-        least = stats.norm.ppf(self.target)
-        sizes = stats.norm.ppf(self.rates) - least
+        least = special.ndtri(self.target)
+        sizes = special.ndtri(self.rates) - least
         return tuple((1.0 / len(sizes), float(size) / root if size >= 0.0 else None) for size in sizes)
 
     def _certificate(self, successes: int, trials: int) -> ShiftCertificate:
@@ -210,7 +210,10 @@ class CountDesign(Design):
         return many
 
     def _at_least(self, successes: int, trials: int) -> float:
-        return float(np.mean(stats.binom.sf(successes - 1, trials, self.rates)))
+        if successes <= 0:
+            return 1.0
+        # The upper tail of a binomial law. scipy.stats takes seconds to import.
+        return float(np.mean(special.betainc(successes, trials - successes + 1, self.rates)))
 
     def _count_reached(self, trials: int, chance: float) -> int:
         """Return the greatest count that is reached with this probability."""
@@ -266,7 +269,7 @@ class StrataDesign(Design):
         """Return the budget that known rates would give: where the average of Phi(Phi^-1(p_i) - mu) is the target."""
 
         def kept(mu: float) -> float:
-            return float(np.mean(stats.norm.cdf(stats.norm.ppf(self.rates) - mu)))
+            return float(np.mean(special.ndtr(special.ndtri(self.rates) - mu)))
 
         if kept(0.0) < self.target:
             return ((1.0, None),)

@@ -1,6 +1,6 @@
-"""Try a declared sweep of settings on pilot seeds of their own, and write the protocol for the certifying run.
+"""Try a declared sweep of values on pilot seeds of their own, and write the protocol for the certifying run.
 
-The trials are those of `ccfs run`: every candidate and round is a run of its own. What is picked is picked by a
+The trials are those of `ccfs run`: every setting and round is a run of its own. What is picked is picked by a
 forecast. The certificate comes from the certifying run alone, whose seeds and noise nobody has seen.
 """
 
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
-__all__ = ["FRONT", "PROTOCOL", "RECORD", "Candidate", "TuneSpec", "Tuning", "TuningFile", "load_tuning", "tune"]
+__all__ = ["FRONT", "PROTOCOL", "RECORD", "Setting", "TuneSpec", "Tuning", "TuningFile", "load_tuning", "tune"]
 
 RECORD, PROTOCOL, FRONT = "tuning.json", "protocol.toml", "front.svg"
-_MOST = 1000  # candidates
+_MOST = 1000  # settings
 Advance = Callable[[int], None]
 Content = dict[str, object]
 
 
 class WantedSpec(Part):
-    """The event rate that a candidate must have."""
+    """The event rate that a setting must have."""
 
     event: Name = Field(description="Name of the event: one of the protocol, or one of `tune.events`.")
     rate: float = Field(ge=0.0, le=1.0, description="Least observed rate of it in the pilots.")
@@ -60,11 +60,9 @@ class TuneSpec(Part):
         description='Values to try, by the place in the protocol, such as "schedules.one.action.sigma". Parts of a '
         "list are found by their name. A value may be a whole table. All combinations are tried.",
     )
-    trials: int = Field(
-        ge=1, description="Pilot trials of each candidate in the first round. Every round doubles them."
-    )
+    trials: int = Field(ge=1, description="Pilot trials of each setting in the first round. Every round doubles them.")
     keep: float = Field(
-        default=0.5, gt=0.0, lt=1.0, description="Share of the candidates that goes on to the next round."
+        default=0.5, gt=0.0, lt=1.0, description="Share of the settings that goes on to the next round."
     )
     seeds: SeedRange | None = Field(
         default=None, description="Reset seeds of the pilots, for a protocol with a cohort. It must hold none of these."
@@ -76,24 +74,24 @@ class TuneSpec(Part):
         default=None,
         description="Stage of the budget. Without it, the action or score stage, or the sensor stage alone.",
     )
-    wanted: WantedSpec | None = Field(default=None, description="The event rate that a candidate must have.")
+    wanted: WantedSpec | None = Field(default=None, description="The event rate that a setting must have.")
     events: tuple[EventSpec, ...] = Field(
         default=(), description="Events that only the pilots count. They are no claims of the certifying run."
     )
 
     @model_validator(mode="after")
     def _is_not_too_large(self) -> TuneSpec:
-        number = math.prod(len(values) for values in self.sweep.values())
+        number = math.prod(len(tried) for tried in self.sweep.values())
         if number > _MOST:
             raise ValueError(f"`sweep` must have at most {_MOST} combinations, got {number}")
         return self
 
 
-class Candidate(Table):
-    """One combination of settings, and what its pilots showed."""
+class Setting(Table):
+    """One combination of values, and what its pilots showed."""
 
     name: Name = Field(description="Names its folders.")
-    settings: dict[str, JsonValue] = Field(description="The values that were tried, by their place in the protocol.")
+    values: dict[str, JsonValue] = Field(description="The values that were tried, by their place in the protocol.")
     trials: int = Field(description="Pilot trials of each arm, over all rounds.")
     successes: int = Field(description="Pilot trials in the event that is to be certified, of the weakest arm.")
     reached: int = Field(description="Pilot trials in the wanted event, of the weakest arm.")
@@ -103,7 +101,7 @@ class Candidate(Table):
     )
     rounds: int = Field(description="Rounds that it took part in.")
     is_allowed: bool = Field(description="Whether the wanted rate is reached.")
-    is_on_front: bool = Field(description="Whether no other candidate is better in both the rate and the budget.")
+    is_on_front: bool = Field(description="Whether no other setting is better in both the rate and the budget.")
     pilots: tuple[Digest, ...] = Field(description="Hashes of the protocols of its pilot runs.")
 
     @property
@@ -122,37 +120,38 @@ class Tuning(Document):
     stage: str = Field(description="The stage of the budget.")
     wanted_event: Name = Field(description="The event whose rate is wanted.")
     wanted_rate: float = Field(description="The wanted rate.")
-    candidates: tuple[Candidate, ...] = Field(description="What was tried, in the order of the sweep.")
+    settings: tuple[Setting, ...] = Field(description="What was tried, in the order of the sweep.")
     left_out: dict[str, str] = Field(description="Combinations that are no valid protocol, each with the reason.")
-    chosen: Name | None = Field(description="The candidate that was picked. Null if none has the wanted rate.")
+    chosen: Name | None = Field(description="The setting that was picked. Null if none has the wanted rate.")
     protocol: Digest | None = Field(description="Hash of the certifying protocol that was written, or null.")
 
     @property
     def sentence(self) -> str:
         """The choice in words."""
         if self.chosen is None:
-            most = max(candidate.rate for candidate in self.candidates)
+            most = max(setting.rate for setting in self.settings)
             return (
-                f"No candidate has the wanted rate {self.wanted_rate:g} of {self.wanted_event}: the highest one is "
-                f"{most:.4f}. No protocol was written. Lower the rate, or sweep other settings."
+                f"No setting has the wanted rate {self.wanted_rate:g} of {self.wanted_event}: the highest one is "
+                f"{most:.4f}. No protocol was written. Lower the rate, or sweep other values."
             )
-        (chosen,) = (one for one in self.candidates if one.name == self.chosen)
+        (chosen,) = (one for one in self.settings if one.name == self.chosen)
         return (
-            f"Picked {chosen.name} ({_settings(chosen)}): {self.wanted_event} in {chosen.reached} of {chosen.trials} "
-            f"pilot trials, expected budget {chosen.expected:.4f} with {self.trials} trials, as forecast."
+            f"Picked {chosen.name} ({_values_text(chosen)}): {self.wanted_event} in {chosen.reached} of "
+            f"{chosen.trials} pilot trials, expected budget {chosen.expected:.4f} with {self.trials} trials, as "
+            "forecast."
         )
 
     def heads(self) -> tuple[str, ...]:
         """Return the heads of the table."""
         rate = f"rate of {self.wanted_event}"
-        return ("candidate", *_short(self._places()), "rounds", "pilot trials", self.event, rate, "expected B", "")
+        return ("setting", *_short(self._places()), "rounds", "pilot trials", self.event, rate, "expected B", "")
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Return the candidates as texts, the highest expected budget first."""
+        """Return the settings as texts, the highest expected budget first."""
         return [
             (
                 one.name,
-                *(_text(one.settings[place]) for place in self._places()),
+                *(_text(one.values[place]) for place in self._places()),
                 str(one.rounds),
                 str(one.trials),
                 str(one.successes),
@@ -160,30 +159,27 @@ class Tuning(Document):
                 f"{one.expected:.4f}",
                 self._mark(one),
             )
-            for one in sorted(self.candidates, key=lambda one: -one.expected)
+            for one in sorted(self.settings, key=lambda one: -one.expected)
         ]
 
     def to_frame(self) -> DataFrame:
-        """Return the candidates as a pandas frame."""
+        """Return the settings as a pandas frame."""
         return data_frame(
-            [
-                {**one.settings, "rate": one.rate, **one.model_dump(exclude={"settings", "pilots"})}
-                for one in self.candidates
-            ]
+            [{**one.values, "rate": one.rate, **one.model_dump(exclude={"values", "pilots"})} for one in self.settings]
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the expected budget against the wanted rate, with the front, and return the axes of matplotlib."""
         drawn = axes(ax)
         for is_allowed, marker, name in ((True, "o", "rate is reached"), (False, "x", "rate is too low")):
-            group = [one for one in self.candidates if one.is_allowed is is_allowed]
+            group = [one for one in self.settings if one.is_allowed is is_allowed]
             if group:
                 drawn.plot([one.rate for one in group], [one.expected for one in group], marker, label=name)
-        front = sorted((one for one in self.candidates if one.is_on_front), key=lambda one: one.rate)
+        front = sorted((one for one in self.settings if one.is_on_front), key=lambda one: one.rate)
         drawn.plot([one.rate for one in front], [one.expected for one in front], "-", color="0.6", label="front")
         for one in front:
             drawn.annotate(
-                _settings(one),
+                _values_text(one),
                 (one.rate, one.expected),
                 xytext=(-8, 5),
                 textcoords="offset points",
@@ -192,7 +188,7 @@ class Tuning(Document):
             )
         if self.wanted_rate > 0.0:
             drawn.axvline(self.wanted_rate, color="0.4", linestyle="--", linewidth=1, label="wanted rate")
-        for one in self.candidates:
+        for one in self.settings:
             if one.name == self.chosen:
                 drawn.plot(one.rate, one.expected, "s", markersize=11, fillstyle="none", color="C3", label="picked")
         drawn.set(xlabel=f"pilot rate of {self.wanted_event}", ylabel=f"expected budget of {self.event} (forecast)")
@@ -204,9 +200,9 @@ class Tuning(Document):
         return html_table(self.heads(), self.cells(), caption=self.sentence)
 
     def _places(self) -> tuple[str, ...]:
-        return tuple(self.candidates[0].settings)
+        return tuple(self.settings[0].values)
 
-    def _mark(self, one: Candidate) -> str:
+    def _mark(self, one: Setting) -> str:
         words = ["picked"] if one.name == self.chosen else []
         words += ["front"] if one.is_on_front else []
         return ", ".join(words + ([] if one.is_allowed else ["rate too low"]))
@@ -235,18 +231,18 @@ class TuningFile:
     def combinations(self) -> list[dict[str, JsonValue]]:
         """Return all combinations of the sweep, in order."""
         places = list(self.spec.sweep)
-        return [dict(zip(places, values, strict=True)) for values in product(*self.spec.sweep.values())]
+        return [dict(zip(places, found, strict=True)) for found in product(*self.spec.sweep.values())]
 
-    def with_settings(self, settings: Mapping[str, JsonValue]) -> Content:
-        """Return the content of the protocol with some settings."""
+    def with_values(self, values: Mapping[str, JsonValue]) -> Content:
+        """Return the content of the protocol with some values."""
         content = copy.deepcopy(self.content)
-        for place, value in settings.items():
+        for place, value in values.items():
             _set(content, place, copy.deepcopy(value), self.where)
         return content
 
-    def pilot(self, settings: Mapping[str, JsonValue], name: str, number: int) -> Protocol:
-        """Return the protocol of one candidate's pilot in one round."""
-        content = self.with_settings(settings)
+    def pilot(self, values: Mapping[str, JsonValue], name: str, number: int) -> Protocol:
+        """Return the protocol of one setting's pilot in one round."""
+        content = self.with_values(values)
         trials, first = self.spec.trials * 2**number, self.spec.trials * (2**number - 1)
         seeds = self.spec.seeds
         drawn: Content = {"initial_law": trials}
@@ -267,9 +263,9 @@ class TuningFile:
             where=f"{self.where}, {name}",
         )
 
-    def certifying(self, settings: Mapping[str, JsonValue], pilots: Sequence[Protocol]) -> tuple[Content, Protocol]:
+    def certifying(self, values: Mapping[str, JsonValue], pilots: Sequence[Protocol]) -> tuple[Content, Protocol]:
         """Return the protocol of the certifying run, as content and validated. It names every pilot as used before."""
-        content = self.with_settings(settings)
+        content = self.with_values(values)
         trials = _table(content, "trials")
         used = list(_list(trials, "used_before"))
         for pilot in pilots:
@@ -332,24 +328,24 @@ def _refuse_mismatch(made: TuningFile) -> None:
         parse_protocol({**made.content, "trials": trials}, where=where)
 
 
-def _rounds(candidates: int, keep: float) -> int:
+def _rounds(settings: int, keep: float) -> int:
     """Return how many rounds there are at most."""
     rounds = 1
-    while (candidates := _kept(candidates, keep)) > 1:
+    while (settings := _kept(settings, keep)) > 1:
         rounds += 1
     return rounds
 
 
-def _kept(candidates: int, keep: float) -> int:
-    return min(max(1, math.ceil(candidates * keep)), max(candidates - 1, 1))
+def _kept(settings: int, keep: float) -> int:
+    return min(max(1, math.ceil(settings * keep)), max(settings - 1, 1))
 
 
 @dataclass
 class _Tried:
-    """A candidate while its pilots run: the counts of each arm and event, over all rounds."""
+    """A setting while its pilots run: the counts of each arm and event, over all rounds."""
 
     name: str
-    settings: dict[str, JsonValue]
+    values: dict[str, JsonValue]
     trials: int = 0
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     pilots: list[Protocol] = field(default_factory=list)
@@ -360,7 +356,7 @@ class _Tried:
         return min(count for (_, name), count in self.counts.items() if name == event)
 
     def order(self, event: str, rate: float) -> tuple[bool, float, float]:
-        """Return what candidates are sorted by: first those with the wanted rate, then by budget, then by rate."""
+        """Return what settings are sorted by: first those with the wanted rate, then by budget, then by rate."""
         reached = self.least(event) / self.trials
         return (reached >= rate, self.expected if reached >= rate else reached, reached)
 
@@ -373,9 +369,9 @@ def tune(
     modules: Path | None = None,
     begin: Callable[[str, int], Advance] = lambda name, trials: lambda done: None,
 ) -> Tuning:
-    """Run the pilots that are missing, pick a candidate, and write the record, the front and the certifying protocol.
+    """Run the pilots that are missing, pick a setting, and write the record, the front and the certifying protocol.
 
-    Successive halving: every round doubles the pilot trials of the candidates that are left, and keeps the better ones
+    Successive halving: every round doubles the pilot trials of the settings that are left, and keeps the better ones
     of them. The same call again resumes and gives the same files.
 
     Args:
@@ -386,7 +382,7 @@ def tune(
         begin: called at the start of each pilot run with its name and its number of trials. What it returns is called
             with trials that are done.
     """
-    alive, left_out = _candidates(made)
+    alive, left_out = _settings(made)
     every = list(alive)
     number = 0
     while True:
@@ -397,23 +393,23 @@ def tune(
             break
         alive = alive[: _kept(len(alive), made.spec.keep)]
         number += 1
-    # Of all candidates and not of the last ones alone: the forecast itself weighs that some had fewer trials.
+    # Of all settings and not of the last ones alone: the forecast itself weighs that some had fewer trials.
     best = max(every, key=lambda one: one.order(*made.wanted))
     return _written(made, every, best, left_out, folder)
 
 
-def _candidates(made: TuningFile) -> tuple[list[_Tried], dict[str, str]]:
+def _settings(made: TuningFile) -> tuple[list[_Tried], dict[str, str]]:
     """Return the combinations that are valid protocols, and the reasons of the others."""
     found, left_out = [], {}
-    for i, settings in enumerate(made.combinations()):
+    for i, values in enumerate(made.combinations()):
         name = f"c{i:03d}"
         try:
-            made.pilot(settings, name, 0)
-            made.certifying(settings, ())
+            made.pilot(values, name, 0)
+            made.certifying(values, ())
         except ProtocolError as error:
-            left_out[", ".join(f"{place} = {_text(value)}" for place, value in settings.items())] = error.lines[0]
+            left_out[", ".join(f"{place} = {_text(value)}" for place, value in values.items())] = error.lines[0]
         else:
-            found.append(_Tried(name, settings))
+            found.append(_Tried(name, values))
     if not found:
         raise ProtocolError(
             f"{made.where}: no combination of `tune.sweep` is a protocol: {next(iter(left_out.values()))}"
@@ -430,8 +426,8 @@ def _run_pilot(
     modules: Path | None,
     begin: Callable[[str, int], Advance],
 ) -> None:
-    """Run one candidate's pilot of one round, or find it finished, and count it."""
-    protocol = made.pilot(one.settings, one.name, number)
+    """Run one setting's pilot of one round, or find it finished, and count it."""
+    protocol = made.pilot(one.values, one.name, number)
     where = f"{made.where}, {one.name}"
     preflight(protocol, where=where)
     advance = begin(protocol.name, len(protocol.arms) * protocol.trials.count)
@@ -468,10 +464,10 @@ def _written(made: TuningFile, every: Sequence[_Tried], best: _Tried, left_out: 
     """Write the record, the front and the certifying protocol, and return the record."""
     wanted, rate = made.wanted
     points = [(one.least(wanted) / one.trials, one.expected) for one in every]
-    candidates = tuple(
-        Candidate(
+    settings = tuple(
+        Setting(
             name=one.name,
-            settings=one.settings,
+            values=one.values,
             trials=one.trials,
             successes=one.least(made.event),
             reached=one.least(wanted),
@@ -484,7 +480,7 @@ def _written(made: TuningFile, every: Sequence[_Tried], best: _Tried, left_out: 
         for one, point in zip(every, points, strict=True)
     )
     is_found = best.least(wanted) / best.trials >= rate
-    content, protocol = made.certifying(best.settings, [pilot for one in every for pilot in one.pilots])
+    content, protocol = made.certifying(best.values, [pilot for one in every for pilot in one.pilots])
     stage = made.spec.stage or made.base.arms[0].schedule.plan.main.value
     record = Tuning(
         base=made.base.hash,
@@ -493,7 +489,7 @@ def _written(made: TuningFile, every: Sequence[_Tried], best: _Tried, left_out: 
         stage=stage,
         wanted_event=wanted,
         wanted_rate=rate,
-        candidates=candidates,
+        settings=settings,
         left_out=left_out,
         chosen=best.name if is_found else None,
         protocol=protocol.hash if is_found else None,
@@ -509,7 +505,7 @@ def _written(made: TuningFile, every: Sequence[_Tried], best: _Tried, left_out: 
 
 
 def _is_better(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Return whether a candidate is at least as good in both, and better in one."""
+    """Return whether a setting is at least as good in both, and better in one."""
     return one[0] >= other[0] and one[1] >= other[1] and one != other
 
 
@@ -557,9 +553,9 @@ def _list(content: Mapping[str, object], key: str) -> list[object]:
     return found if isinstance(found, list) else []
 
 
-def _settings(one: Candidate) -> str:
-    names = _short(tuple(one.settings))
-    return ", ".join(f"{name} = {_text(value)}" for name, value in zip(names, one.settings.values(), strict=True))
+def _values_text(one: Setting) -> str:
+    names = _short(tuple(one.values))
+    return ", ".join(f"{name} = {_text(value)}" for name, value in zip(names, one.values.values(), strict=True))
 
 
 def _short(places: Sequence[str]) -> list[str]:

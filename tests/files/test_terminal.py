@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shutil
 import sys
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 import ccfs
 from ccfs.cli.main import app
 from ccfs.files.digests import canonical_json
-from ccfs.files.terminal import printable, without_markup
+from ccfs.files.terminal import printable, progress_display, without_markup
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.store import Store
 
@@ -219,3 +220,23 @@ def test_commands_print_through_the_escape_only():
                 if not (is_escape or is_written):
                     faults.append(f"{path.name}:{node.lineno}")
     assert faults == []
+
+
+def test_time_left_is_known_from_the_first_advance_on_and_ignores_what_was_found():
+    """The bar showed dashes at 80 of 192 trials, because rich looks at the last half minute only."""
+    from rich.console import Console
+
+    clock = [0.0]
+    console = Console(force_terminal=True, width=120, file=io.StringIO())
+    with progress_display(console) as display:
+        display.get_time = lambda: clock[0]
+        task = display.add_task("toy", total=192, note="", found=32)
+        display.tasks[0].start_time = 0.0
+        (column,) = (part for part in display.columns if type(part).__name__ == "TimeLeft")
+        display.update(task, advance=32)
+        assert column.render(display.tasks[0]).plain == "-:--:--"
+        clock[0] = 100.0
+        display.update(task, advance=80)
+        assert column.render(display.tasks[0]).plain == "0:01:40"  # 80 more at 80 in 100 seconds
+        clock[0] = 150.0  # a long batch: the time left goes down meanwhile
+        assert column.render(display.tasks[0]).plain == "0:00:50"

@@ -142,5 +142,6 @@ def test_compare_command_writes_a_page_without_scripts_and_json(runs, tmp_path):
     frame = compare([Store(runs / "a")], delta=0.02).to_frame()
     assert frame["first"].tolist() == ["steer/one"]
     assert call("compare", runs / "a", "--delta", "nan").exit_code == 2
+    assert call("compare", runs / "a", runs / "b/../a", "--delta", "0.1").exit_code == 2
     assert call("compare", runs / "absent", "--delta", "0.1").exit_code == 2
     assert call("compare", runs / "a", "--delta", "0.1", "--event", "x").exit_code == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,21 +108,21 @@ def test_tune_picks_the_setting_that_the_truth_says_is_best(done):
     truth = {sigma: true_budget(sigma) for sigma in SIGMAS}
     best = max(SIGMAS, key=lambda sigma: truth[sigma][0])
     assert best == 0.25  # not an end of the sweep
-    for one in record.candidates:
-        _, rate = truth[one.settings["schedules.one.action.sigma"]]
+    for one in record.settings:
+        _, rate = truth[one.values["schedules.one.action.sigma"]]
         # Five standard deviations: a correct program fails here with probability below 1e-5. The seed is fixed.
         assert abs(one.successes - rate * one.trials) <= 5 * (one.trials * rate * (1 - rate)) ** 0.5 + 1
-    (chosen,) = (one for one in record.candidates if one.name == record.chosen)
-    assert chosen.settings == {"schedules.one.action.sigma": best}
+    (chosen,) = (one for one in record.settings if one.name == record.chosen)
+    assert chosen.values == {"schedules.one.action.sigma": best}
     assert chosen.is_on_front
     assert "Picked c001 (sigma = 0.25)" in answer.output
 
 
 @pytest.mark.slow
-def test_tune_halves_the_candidates_and_doubles_the_trials(done):
+def test_tune_halves_the_settings_and_doubles_the_trials(done):
     folder, _ = done
     record = Tuning.from_bytes((folder / "out/tuning.json").read_bytes(), where="tuning.json")
-    assert sorted((one.rounds, one.trials) for one in record.candidates) == [(1, 40), (2, 120), (2, 120)]
+    assert sorted((one.rounds, one.trials) for one in record.settings) == [(1, 40), (2, 120), (2, 120)]
     assert sorted(path.name for path in (folder / "out/pilots").iterdir()) == ["round-0", "round-1"]
 
 
@@ -134,7 +136,7 @@ def test_certifying_protocol_names_every_pilot_and_shares_no_seed_and_no_noise(d
     assert len(pilots) == 5
     assert all(pilot["attacks"] == [] for pilot in pilots)
     used = {part.protocol for part in protocol.trials.used_before if not isinstance(part, int)}
-    assert used == {digest for one in record.candidates for digest in one.pilots}
+    assert used == {digest for one in record.settings for digest in one.pilots}
     assert len(used) == 5
     assert 7000 in protocol.trials.used_before
     seeds = {
@@ -182,7 +184,7 @@ def test_tune_writes_no_protocol_without_the_wanted_rate(tmp_path):
     )
     answer = call("tune", written(tmp_path, content), "-o", tmp_path / "out", "--workers", 1)
     assert answer.exit_code == 1
-    assert "No candidate has the wanted rate 1 of passes" in answer.output
+    assert "No setting has the wanted rate 1 of passes" in answer.output
     assert (tmp_path / "out/tuning.json").is_file()
     assert not (tmp_path / "out/protocol.toml").exists()
 
@@ -195,7 +197,7 @@ def test_tune_takes_whole_tables_and_leaves_out_what_is_no_protocol(tmp_path):
     ).replace("trials = 40", "trials = 10")
     answer = call("tune", written(tmp_path, content), "-o", tmp_path / "out", "--workers", 1, "--json")
     found = json.loads(answer.output)
-    assert len(found["candidates"]) == 1
+    assert len(found["settings"]) == 1
     assert ["multiplier" in why for why in found["left_out"].values()] == [True]
 
 
@@ -230,6 +232,19 @@ def test_tuning_file_refuses(tmp_path, old, new, message):
     with pytest.raises(ProtocolError) as caught:
         load_tuning(written(tmp_path, TEXT.replace(old, new)))
     assert message in str(caught.value)
+
+
+def test_example_of_the_page_is_read(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs/studies.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)
+    made = load_tuning(written(tmp_path, TEXT.partition("[tune]")[0] + example))
+    assert made.wanted == ("reaches", 0.6)
+    assert len(made.combinations()) == 8
+
+
+def test_protocol_reader_says_who_reads_the_table(tmp_path):
+    with pytest.raises(ProtocolError, match="the table `tune` is for `ccfs tune`"):
+        load_protocol(written(tmp_path))
 
 
 def test_tuning_file_needs_its_table(tmp_path):
