@@ -98,7 +98,7 @@ def test_certificate_is_refused_where_a_filter_is_bypassed_and_says_ok():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", ["PointGoal2", "CarButton1"])
+@pytest.mark.parametrize("task", ["PointGoal2", "CarGoal1"])
 def test_layouts_are_those_of_the_environments(task):
     page = (ROOT / "docs/layouts.md").read_text(encoding="utf-8")
     robot, kind = re.fullmatch(r"(Point|Car)(\w+)", task).groups()

@@ -51,8 +51,8 @@ def small(tmp_path, monkeypatch):
     text = TEXT.replace("initial_law = 500", "initial_law = 80").partition("[[attacks]]")[0]
     protocol.write_text(text, encoding="utf-8")
     paper = tmp_path / "paper.csv"
-    cells = ",".join(f"p{number}" for number in range(6))
-    paper.write_text(f"controller,proposals,a,b,c,d,e,f\nsteering,one,{cells}\n", encoding="utf-8")
+    cells = ",".join(f"p{number}" for number in range(7))
+    paper.write_text(f"controller,proposals,a,b,c,d,e,f,g\nsteering,one,{cells}\n", encoding="utf-8")
     made = experiments.Study(name="demo", protocol=protocol, kept=None, paper=paper)
     monkeypatch.setattr(experiments, "study", lambda name: made)
     return made
