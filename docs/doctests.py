@@ -1,4 +1,4 @@
-"""Show the doctests of docstrings as code in the API reference: a small extension of griffe, which reads the sources."""
+"""Show the doctests of docstrings as code in the API reference: an extension of griffe, which reads the sources."""
 
 from __future__ import annotations
 
