@@ -104,7 +104,10 @@ REFUSAL = (
 
 def build(folder: Path) -> Path:
     """Build the wheel from a copy, because a stale `build` folder would be packed too."""
-    shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(".*", "build", "runs", "__pycache__"))
+    for name in ("ccfs", "certificates", "controllers", "docs", "envs", "experiments"):
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "source")
     pip(sys.executable, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(folder / "source"))
     (wheel,) = folder.glob("*.whl")
     return wheel
