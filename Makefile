@@ -14,13 +14,13 @@ MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_
 	attacks/test_attack.py attacks/test_rules.py attacks/test_ledger.py \
 	certificates/test_schedule.py certificates/test_trajectory.py certificates/test_validated.py \
 	runtime/test_flat.py files/test_pickled.py controllers/test_intake.py \
-	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rl_zoo.py saved.py sb3.py supported.py))
+	$(addprefix controllers/adapters/test_,callables.py predict.py programs.py rebuilt.py rl_zoo.py saved.py sb3.py supported.py))
 
 # The parts that need no extra.
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
 	runs/test_counting.py runs/test_events.py runs/test_executors.py runs/test_preflight.py runs/test_record.py \
 	runs/test_run.py runs/test_run_interrupted.py runs/test_store.py runs/test_trace.py runs/test_trial.py \
-	results/test_costs.py test_policy.py audit envs/toys test_doctests.py)
+	results/test_totals.py results/test_strata.py test_policy.py audit envs/toys test_doctests.py)
 
 # One process per core. The tests of a file stay together, because they share what they set up.
 PARALLEL := -n auto --dist loadfile

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import gymnasium
 
@@ -21,7 +23,7 @@ from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
 from ccfs.results.verify import verify
 from ccfs.runs.build import check_horizon
-from ccfs.runs.counting import shortfall
+from ccfs.runs.counting import impossible
 from ccfs.runs.events import Event
 from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.preflight import Names, try_step
@@ -49,7 +51,7 @@ AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 
 def certify_policy(
     env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule],
@@ -58,6 +60,7 @@ def certify_policy(
     target: float,
     delta: float,
     seed: int,
+    draws: tuple[int, int] | None = None,
     verifier: Verifier | None = None,
     fallbacks: Sequence[FallbackEntry] = (),
     family: int = 1,
@@ -70,9 +73,10 @@ def certify_policy(
     Each trial resets `env` with a fresh seed and draws fresh proposal noise. So the trials are independent draws from
     one law, and Clopper and Pearson's bound applies. Theorem 14 (thm:adaptive-trajectory) turns it into a budget.
 
-    Afterwards some trials are run again: three in the same environment and up to eight in environments made anew, if it
-    can be told how. A policy, a verifier or an environment with a memory across episodes or with random numbers of its
-    own then shows, and the call is refused (docs/threat-model.md says what this cannot see).
+    Afterwards some trials are run again: three with the same objects, and up to eight in environments made anew, if it
+    can be told how, with a policy made anew if a function was given for it. A policy, a verifier or an environment with
+    a memory across episodes or with random numbers of its own then shows, and the call is refused
+    (docs/threat-model.md says what this cannot see).
 
     Assumes: everything here was fixed before the call, `seed` included. Whoever chooses among several calls by their
     results must let `family` count them all. A trial in which anything raises is a failure.
@@ -83,7 +87,8 @@ def certify_policy(
             the policy gets its dict back.
         policy: gives an action for an observation, or scores of discrete actions. A function, a model with `predict`, a
             torch module, a Controller, or the path of a saved model (`ccfs.controllers.as_controller`). A model of
-            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included.
+            Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included. Or a
+            function without arguments that makes one of these. It is then called again for the repeated trials.
         event: what counts as success, a function of the public trace alone.
         schedule: the blocks of each stage. One block for all steps, or one per step, are those of the action stage, or
             of the score stage if actions are discrete.
@@ -94,6 +99,9 @@ def certify_policy(
         seed: root of all random streams. The key of a trial's noise also has the numbers of the claim and the digests
             of policy, event, verifier and fallbacks, as far as these can be read. The same call draws the same noise
             again. After tuning, take another seed.
+        draws: (pilot, main) if several trials shall start from each initial state. Then the stratified bound applies
+            (docs/which-certificate.md says when it pays), and `trials` is a multiple of their sum. None starts every
+            trial from an initial state of its own.
         verifier: says which actions may run. None accepts every finite action in the box.
         fallbacks: asked in order if no proposal is accepted. Without an accepted one the trial abstains and fails.
         family: number of claims that share `delta`.
@@ -117,16 +125,23 @@ def certify_policy(
         family=family,
         seed=seed,
         resolution=resolution,
+        draws=_draws(draws, count),
     )
     wrapped = objects.wrapped(claim)
     check_horizon(objects.env, horizon, name="env")
     # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
     bound = Bound.CLOPPER_PEARSON
     certify_event(0, count, delta=delta, family=family, target=target, schedule=claim.schedule, bound=bound)
-    missing = shortfall(count, delta=delta, family=family, target=target, bound=bound)
+    missing = impossible(objects.protocol(claim))
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
     _try_one_step(objects, wrapped, seed)
+    if objects.make is None:
+        warnings.warn(
+            f"Nobody can tell how {env} was made, so no trial is run again in a second one. A number that was drawn "
+            "when it was made would not show. Pass `env` as a function that makes it, such as `lambda: MyEnv(3)`.",
+            stacklevel=2,
+        )
     with TemporaryDirectory(prefix="ccfs-") as scratch:
         root = Path(scratch) / "run" if run is None else Path(run)
         with _progress(objects.name, count + objects.repeats(count), is_shown=progress) as advance:
@@ -139,10 +154,24 @@ def certify_policy(
     return certificate
 
 
+def _draws(draws: object, trials: int) -> tuple[int, int] | None:
+    """Return the numbers of pilot and main draws at each initial state. Refuse others than `trials` is made of."""
+    if draws is None:
+        return None
+    if not isinstance(draws, Sequence) or isinstance(draws, str) or len(draws) != 2:
+        raise TypeError(f"`draws` must be a pair (pilot, main) of numbers of trials, got {draws!r}.")
+    pilot, main = checks.count("draws[0]", draws[0]), checks.count("draws[1]", draws[1], minimum=1)
+    if trials % (pilot + main):
+        raise ValueError(
+            f"`trials` must be a multiple of the {pilot + main} draws at each initial state, got {trials}."
+        )
+    return pilot, main
+
+
 def audit_policy(
     run: str | Path,
     env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     verifier: Verifier | None = None,
@@ -213,7 +242,7 @@ def _differences(there: object, here: object, key: str = "") -> Iterator[tuple[s
 
 def _objects(
     env: object,
-    policy: Policy,
+    policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
     verifier: Verifier | None,
@@ -224,18 +253,37 @@ def _objects(
 
     success = _event(event)
     made, make = _environment(env)
-    controller = as_controller(policy, env=made)
+    makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
+    given = cast("Policy", policy) if makes is None else makes()
+    controller = as_controller(given, env=made)
     return Objects(
         env=flattened(made),
         make=None if make is None else lambda: flattened(make()),
         controller=controller,
-        source=controller if isinstance(policy, (str, os.PathLike)) else policy,
+        remake=None if makes is None else lambda: as_controller(makes(), env=made),
+        source=controller if isinstance(given, (str, os.PathLike)) else given,
         verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
         fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
         event=success,
         judge=event,
         name=_name(event),
     )
+
+
+def _makes_a_policy(policy: object) -> bool:
+    """Say whether this is a function without arguments, or a class that needs none. A policy takes an observation."""
+    if not callable(policy) or isinstance(policy, (str, os.PathLike)):
+        return False
+    try:
+        parameters = inspect.signature(policy).parameters.values()
+    except (TypeError, ValueError):  # nobody can tell what it takes
+        return False
+    if isinstance(policy, type):
+        return all(part.default is not part.empty or part.kind in _MANY for part in parameters)
+    return not parameters
+
+
+_MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:

@@ -12,26 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
+from flint import arb
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
+from ccfs.certificates.bands import cohort_band, law_band
 from ccfs.certificates.betting import mean_upper
-from ccfs.certificates.binomial import bonferroni, cohort_lower
+from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Sampling
 from ccfs.certificates.documents import CertificateError, DocumentError, read_document
 from ccfs.certificates.gaussian import chi_square, event_lower
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.shifts import PREMISES
-from ccfs.certificates.validated import exact, precision, upper_float
+from ccfs.certificates.validated import exact, normal_cdf, normal_quantile, precision, upper_float
 
 __all__ = ["Total", "TotalCertificate", "certify_totals"]
 
 FORMAT = "ccfs/totals/1"
-# At most so many order statistics carry a level. More of them would leave each too small a share of delta.
-_LEVELS = 32
 _FIXED = "The number of initial states was fixed before sampling."
 
 Values = Sequence[float] | Sequence[Sequence[float]] | NDArray[np.float64]
@@ -243,11 +244,12 @@ class TotalCertificate:
         before = [p for x, p in self._points if x <= start]
         points[0] = (start, max(before, default=0.0))
         edges = [*(x for x, _ in points), self._high]
-        total = Fraction(0)
-        for (left, right), (_, p) in zip(pairwise(edges), points, strict=True):
-            if right > left:
-                total += (Fraction(right) - Fraction(left)) * (1 - Fraction(_kept(p, mu)))
-        return fraction_upper(Fraction(start) + (total if level == 1.0 else total / (1 - Fraction(level))))
+        with precision():
+            total, size = arb(0), None if mu == math.inf else exact(mu)
+            for (left, right), (_, p) in zip(pairwise(edges), points, strict=True):
+                if right > left:
+                    total += (exact(right) - exact(left)) * (1 - _kept_ball(p, size))
+            return upper_float(exact(start) + (total if level == 1.0 else total / (1 - exact(level))))
 
 
 def certify_totals(
@@ -272,12 +274,8 @@ def certify_totals(
     the average of their variances, and the last three trials are taken together if their number is odd. `mean_upper`
     bounds the average of either. It is never above a quarter of the squared range.
 
-    Band. Let F be the average distribution function and X_(i) the i-th smallest of n independent totals. For a fixed
-    level u let q be the least point with F(q) >= u. If F(X_(i)) < u, then X_(i) < q, so at least i totals are below q,
-    although each is so with an average probability of at most u. For u = cohort_lower(i, n, d) this has probability at
-    most d, by the proof there. So F(X_(i)) >= u, except with probability d. With d = delta / 64 this holds for 32 order
-    statistics together, closer to each other at both ends. A law with several draws uses the first draw of each
-    initial state, because the others are not independent of it.
+    Band. A level for every order statistic, all of them together: `cohort_band` of all trials, or `law_band`. A law
+    with several draws uses the first draw of each initial state, because the others are not independent of it.
 
     Assumes: the premise of `sampling`, a number of initial states and a range that were fixed before sampling. With one
     draw per initial state, their order was fixed too.
@@ -304,7 +302,7 @@ def certify_totals(
     ...     [0.0] * 200 + [20.0] * 56, kind="cost", lowest=0.0, highest=500.0, delta=0.001, family=1, sampling="cohort"
     ... )
     >>> f"{study.expected(0.0):.2f} {study.expected(0.5):.2f} {study.quantile(0.6, 0.5)}"
-    '22.69 63.55 20.0'
+    '22.69 55.79 20.0'
     """
     sense = _kind(kind)
     low, high = checks.finite("lowest", lowest), checks.finite("highest", highest)
@@ -386,18 +384,12 @@ def _band(costs: Sequence[Sequence[float]], law: Sampling, delta: float) -> list
     """Return pairs (x, p) such that the average distribution function at x is at least p, all together."""
     is_all = law is Sampling.COHORT and len({len(stratum) for stratum in costs}) == 1
     ordered = sorted(chain.from_iterable(costs) if is_all else (stratum[0] for stratum in costs))
-    number = len(ordered)
-    steps = min(_LEVELS, number)
-    # Even steps of the arcsine of the square root, in which counts have nearly the same spread everywhere. Without the
-    # rounding, the last bit of a sine could decide about a rank.
-    places = (number * math.sin(math.pi * j / (2 * steps)) ** 2 for j in range(1, steps + 1))
-    ranks = sorted({math.ceil(round(place, 9)) for place in places})
-    share = bonferroni(delta, len(ranks))
+    levels = (law_band if law is Sampling.LAW else cohort_band)(len(ordered), delta=delta)
     best: dict[float, float] = {}
-    for rank in ranks:
-        level = cohort_lower(rank, number, delta=share)
-        if level > 0.0:
-            best[ordered[rank - 1]] = level  # levels grow, so the last one of equal totals is the best
+    highest = 0.0
+    for total, level in zip(ordered, levels, strict=True):
+        if level > highest:  # an order statistic that proves no more than the one before it is left out
+            highest = best[total] = level  # levels grow, so the last one of equal totals is the best
     return sorted(best.items())
 
 
@@ -405,6 +397,18 @@ def _kept(p: float, mu: float) -> float:
     if mu == math.inf:
         return 1.0 if p == 1.0 else 0.0
     return event_lower(p, mu)
+
+
+def _kept_ball(p: float, mu: arb | None) -> arb:
+    """Enclose h_mu(p), with None for an infinite mu."""
+    if p in (0.0, 1.0) or mu is None:
+        return arb(1 if p == 1.0 else 0)
+    return exact(p) if mu == 0 else normal_cdf(_quantile(p) - mu)
+
+
+@lru_cache(maxsize=2**15)  # a band has a quantile per order statistic, and every size of shift asks for all of them
+def _quantile(p: float) -> arb:
+    return normal_quantile(exact(p))
 
 
 def _size(mu: object) -> float:

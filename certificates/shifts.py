@@ -26,6 +26,7 @@ __all__ = [
     "as_plan",
     "ball",
     "event_name",
+    "main_size",
     "schedule_entries",
     "stored_schedule",
 ]
@@ -422,3 +423,10 @@ def ball(mu: float, charge: Fraction) -> float:
         return mu
     with precision():
         return max(lower_float(exact(mu) / exact(charge).sqrt()), 0.0)
+
+
+def main_size(schedule: Schedule, budget: float) -> float:
+    """Return the mu of shifts of this Euclidean budget in the main stage of a schedule, rounded up."""
+    charge = max(block.charge_exact for block in schedule.blocks(schedule.main))
+    with precision():
+        return upper_float(exact(checks.nonnegative("budget", budget)) * exact(charge).sqrt())

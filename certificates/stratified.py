@@ -171,11 +171,36 @@ class StratifiedCertificate(ShiftCertificate):
     mu: float | None
 
     @property
-    def sampling_premise(self) -> str:
-        """How the trials must have been sampled, in words."""
+    def strata(self) -> int:
+        """Number of initial states."""
+        return len(self.main_draws)
+
+    @property
+    def successes(self) -> int:
+        """Nominal trials in the event, those of the pilot too. The bound counts those of `main_successes` alone."""
+        return sum(self.pilot_successes) + sum(self.main_successes)
+
+    @property
+    def trials(self) -> int:
+        """Nominal trials, those of the pilot too."""
+        return sum(self.pilot_draws) + sum(self.main_draws)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether the run may have stopped after any initial state."""
         # With unequal plans the bets on a law depend on all of them, so that its evidence is fair at the end only.
         is_one_plan = len(set(zip(self.pilot_draws, self.main_draws, strict=True))) == 1
-        number = _ANYTIME if self.sampling is Sampling.LAW and is_one_plan else _FIXED_NUMBER
+        return self.sampling is Sampling.LAW and is_one_plan
+
+    @property
+    def p_lower(self) -> float:
+        """Certified probability without shift: the target, or 0 if nothing is certified."""
+        return self.lower_at_mu(0.0)
+
+    @property
+    def sampling_premise(self) -> str:
+        """How the trials must have been sampled, in words."""
+        number = _ANYTIME if self.may_stop else _FIXED_NUMBER
         return f"{self.sampling.premise} {number} {_NO_PILOT}"
 
     def lower_at_mu(self, mu: float) -> float:

@@ -23,7 +23,9 @@ SECTIONS = {
     "SeedRange": "A range of seeds",
     "UsedRange": "A range of seeds",
     "UsedProtocol": "A used protocol",
+    "DrawsSpec": "Several draws at each seed",
     "ClaimSpec": "`[claim]`",
+    "StrataSpec": "The stratified bound",
     "EnvironmentSpec": "`[environment]`",
     "ControllerSpec": "`[[controllers]]`",
     "ScheduleSpec": "`[[schedules]]`",
@@ -39,6 +41,7 @@ SECTIONS = {
 }
 CERTIFICATE = {
     "ClaimRecord": "The claim",
+    "StrataRecord": "A stratified claim",
     "ScheduleRecord": "The schedule",
     "BlockRecord": "A block",
     "AttackedCount": "Under an attack",

@@ -38,6 +38,7 @@ IMPORTERS = {
     "ccfs/runs/build.py",
     "ccfs/runs/confined.py",
     "controllers/__init__.py",
+    "controllers/adapters/rebuilt.py",
     "envs/safety/compat.py",
 }
 PACKAGED = ("ccfs", *SIBLINGS)

@@ -47,6 +47,16 @@ class Model:
         return np.array(steer(observation), dtype=np.float32), None
 
 
+class Gain:
+    """A policy that cannot be made without its number."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def __call__(self, observation):
+        return self.gain * observation[:1]
+
+
 class Nones:
     """A verifier that forgot its answer."""
 
@@ -66,6 +76,42 @@ def test_certify_policy_counts_what_happens():
     assert made.successes / 300 == pytest.approx(truth, abs=0.1)
     assert made.p_lower == clopper_pearson_lower(made.successes, 300, delta=0.01)
     assert (made.event, made.trials, made.family) == ("passes", 300, 1)
+
+
+@pytest.mark.slow
+def test_certify_policy_with_draws_certifies_strata_and_the_run_is_audited(tmp_path):
+    """The corridor starts from one place, so all strata are alike: the rates agree and a count would certify more."""
+    env, event = make(horizon=5, post=0.35), ccfs.GoalBeforeCost(horizon=5)
+    made = ccfs.certify_policy(
+        env, steer, event=event, trials=320, draws=(1, 7), run=tmp_path / "run", **{**CLAIM, "delta": 0.05}
+    )
+    proof = made.trajectory
+    assert (proof.strata, set(proof.pilot_draws), set(proof.main_draws)) == (40, {1}, {7})
+    assert (made.trials, made.is_certified, made.p_lower) == (320, True, 0.5)
+    assert "280 counted nominal trials at 40 reset seeds, after a pilot of 40" in made.sentence
+    report = ccfs.audit_policy(tmp_path / "run", env, steer, event=event, replay=3)
+    assert (report.faults, report.replayed) == ((), 3)
+
+
+@pytest.mark.parametrize(
+    ("draws", "error", "message"),
+    [
+        ((1, 6), ValueError, r"`trials` must be a multiple of the 7 draws at each initial state, got 40"),
+        ((0, 0), ValueError, r"`draws\[1\]`"),
+        ((-1, 5), ValueError, r"`draws\[0\]`"),
+        ((4,), TypeError, r"`draws` must be a pair \(pilot, main\)"),
+        (8, TypeError, r"`draws` must be a pair \(pilot, main\)"),
+        ((2.0, 2), TypeError, r"`draws\[0\]`"),
+    ],
+)
+def test_certify_policy_refuses_draws(draws, error, message):
+    with pytest.raises(error, match=message):
+        ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=40, draws=draws, **CLAIM)
+
+
+def test_certify_policy_with_too_few_strata_is_refused_before_the_first_trial():
+    with pytest.raises(ValueError, match=r"`trials` must be enough to certify `target`, but even 8 of 8 successes"):
+        ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=8, draws=(0, 4), **CLAIM)
 
 
 @pytest.mark.parametrize("policy", [steer, Model(), make_steering(gain=0.2)])
@@ -114,7 +160,8 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
         ({"env": lambda: 3}, TypeError, "`env` must be an environment or a function that makes one, got 3 from it"),
         ({"env": gymnasium.make("Pendulum-v1"), "horizon": 201}, ValueError, "`horizon` must be at most 200, .* `env`"),
         ({"policy": 3}, TypeError, "`policy`"),
-        ({"policy": Model}, TypeError, "`policy` must be made first, got the class Model"),
+        ({"policy": Gain}, TypeError, "`policy` must be made first, got the class Gain"),
+        ({"policy": lambda: 3}, TypeError, "`policy` must be .*, got 3"),
         ({"policy": lambda o: Model().predict(o, deterministic=True)}, TypeError, r"got a pair \(action, state\)"),
         ({"policy": lambda o: (np.array([0.1]), np.zeros(3))}, TypeError, r"got a pair \(action, state\)"),
         ({"policy": lambda o: [np.nan]}, ValueError, "`policy` must return finite numbers"),
@@ -411,7 +458,12 @@ AGAIN = "gives another trace when it is run again after the last one"
         (Slope(), Learning(30), {}, f"{AGAIN}.*center. The controller answered differently"),
         (Slope(), Noisy(), {}, f"{AGAIN}.*center. The controller answered differently"),
         (Slope(), half, {"verifier": Tiring()}, "source. The verifier or a fallback answered differently"),
-        (Slope(), half, {"event": Counter()}, f"{AGAIN}: the trace is the same, but the event answered differently"),
+        (
+            Slope(),
+            half,
+            {"event": Counter()},
+            "gives the same trace when it is run again, but the event answered differ",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__) if not isinstance(value, (str, dict)) else "",
 )
@@ -462,12 +514,53 @@ def test_a_function_that_makes_the_environment_is_compared_with_itself():
     assert made.successes == 20
 
 
+COINS = iter(())
+
+
+class CoinPolicy:
+    """A policy whose answer was drawn when it was made."""
+
+    def __init__(self):
+        self.answer = float(next(COINS))
+
+    def __call__(self, observation):
+        return [self.answer]
+
+
+def leaning():
+    """Return a policy whose digest says what was drawn."""
+    answer = float(next(COINS))
+    return lambda observation: [answer]
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (CoinPolicy, r"Trial 0 gives another trace with environment and policy made anew.*center. The controller ans"),
+        (lambda: CoinPolicy(), r"Trial 0 gives another trace with environment and policy made anew.*center. The con"),
+        (leaning, "The policy that was made anew for trial 0 has another digest than the first one"),
+    ],
+)
+def test_a_coin_tossed_when_the_policy_is_made_gives_no_certificate(policy, words, monkeypatch):
+    monkeypatch.setitem(globals(), "COINS", itertools.chain([1], itertools.repeat(0)))
+    with pytest.raises(ccfs.PremiseError, match=words) as caught:
+        ccfs.certify_policy(Slope(), policy, event=good, **BASE)
+    assert str(caught.value).endswith("Nothing is certified.")
+
+
+def test_a_function_that_makes_the_policy_gives_the_certificate_of_the_policy(tmp_path):
+    made = ccfs.certify_policy(Slope(), lambda: half, event=good, run=tmp_path / "run", **BASE)
+    assert made == ccfs.certify_policy(Slope(), half, event=good, **BASE)
+    assert ccfs.audit_policy(tmp_path / "run", Slope(), lambda: half, event=good).is_clean
+
+
 def test_an_environment_that_nobody_can_make_again_is_a_premise():
     class Hidden(Slope):
         def __init__(self, secret=1):
             super().__init__()
 
-    made = ccfs.certify_policy(Hidden(), half, event=good, **BASE)
+    with pytest.warns(UserWarning, match=r"Nobody can tell how .*Hidden.* was made, .*`lambda: MyEnv\(3\)`"):
+        made = ccfs.certify_policy(Hidden(), half, event=good, **BASE)
     assert made.environment.arguments["is_compared"] is False
     told = "No second environment could be made to compare with, so the claim is about the one that was given."
     assert made.premises[-1] == told
@@ -732,9 +825,23 @@ def test_stages_go_through_the_protocol_of_objects():
     )
     made = ccfs.certify_policy(make(horizon=5), steer, event=passes, trials=7, **{**CLAIM, "schedule": schedule})
     assert made.trajectory.schedule.stages == schedule.stages
-    sensors = ccfs.Schedule(sensor=[ccfs.ProposalSchedule(count=1, sigma=0.1)] * 5)
-    with pytest.raises(ValueError, match="one sensor block for all steps"):
-        ccfs.certify_policy(make(horizon=5), steer, event=passes, trials=7, **{**CLAIM, "schedule": sensors})
+
+
+@pytest.mark.parametrize("readers", ["all", "controller"])
+def test_sensor_blocks_of_each_step_go_through_the_protocol_of_objects(readers, tmp_path):
+    scales = (0.1, 0.2, 0.3, 0.2, 0.1)
+    schedule = ccfs.Schedule(
+        action=[ccfs.ProposalSchedule(count=2, sigma=0.2)] * 5,
+        sensor=[ccfs.ProposalSchedule(count=1, sigma=scale) for scale in scales],
+        readers=readers,
+    )
+    given = {"env": make(horizon=5), "policy": steer, "event": passes}
+    made = ccfs.certify_policy(**given, trials=7, run=tmp_path / "run", **{**CLAIM, "schedule": schedule})
+    assert made.trajectory.schedule == schedule
+    assert [block.sigma for block in made.claim.schedule.sensor] == list(scales)
+    report = ccfs.audit_policy(tmp_path / "run", **given)
+    assert (report.is_clean, report.replayed) == (True, 7)
+    assert "schedules" in (tmp_path / "run" / "protocol.json").read_text()
 
 
 def test_in_words_gives_each_stage_its_own_size():

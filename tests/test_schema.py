@@ -12,6 +12,9 @@ from typer.testing import CliRunner
 
 from ccfs.certificates.documents import DocumentError, read_document, refuse_other_format
 from ccfs.certificates.images import Rule
+from ccfs.certificates.means import certify_totals
+from ccfs.certificates.schedule import ProposalSchedule
+from ccfs.certificates.stratified import certify_strata
 from ccfs.cli.main import app
 from ccfs.files.documents import ChangedDocumentError, Document
 from ccfs.images.certificate import derived
@@ -54,6 +57,17 @@ def _tuning(folder):
     return printed("tune", folder / "tune.toml", "-o", folder / "tuned", "--workers", "1", "--json")
 
 
+def _strata():
+    block = ProposalSchedule(count=1, sigma=0.2)
+    counts = ([2] * 40, 2, [6] * 30 + [1] * 10, 6)
+    return certify_strata(*counts, delta=0.05, family=1, target=0.5, schedule=block, sampling="law")
+
+
+def _totals():
+    totals = [[0.0, 1.0]] * 20
+    return certify_totals(totals, kind="return", lowest=-1.0, highest=2.0, delta=0.1, family=1, sampling="cohort")
+
+
 @pytest.fixture(scope="module")
 def documents(finished, tmp_path_factory):
     """One real document of each kind."""
@@ -70,7 +84,9 @@ def documents(finished, tmp_path_factory):
         "trajectory": json.loads(RunCertificate.from_bytes(certificate.read_bytes(), where="").trajectory.to_json()),
         "batch": json.loads(journal.read_bytes()),
         "verdicts": json.loads(Verdicts(trials=(0, 1), events={"safe": (True, False)}).to_bytes()),
-        "costs": printed("costs", root, "--json"),
+        "strata": json.loads(_strata().to_json()),
+        "totals": json.loads(_totals().to_json()),
+        "run-totals": printed("costs", root, "--json"),
         "table": printed("table", root, "--json"),
         "audit": printed("audit", root, "--replay", "1", "--json"),
         "verification": printed("verify", certificate, "--run", root, "--json"),

@@ -21,7 +21,7 @@ from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name, derive
 from ccfs.runs.batches import Batch, plan
-from ccfs.runs.counting import is_enough, recorded_events, successes
+from ccfs.runs.counting import is_enough, recorded_events, verdicts
 from ccfs.runs.host import ChildHost, Host, HostError, host_of
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.provenance import (
@@ -315,15 +315,13 @@ def _stopping_faults(
 ) -> Iterator[str]:
     """Yield a fault unless the run stopped exactly where its rule says."""
     with recorded_events(store, protocol) as events:
-        found = [successes(store, protocol, batch, events) for batch in finished]
-    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
-    trials = 0
+        found = [verdicts(store, protocol, batch, events) for batch in finished]
+    so_far: dict[str, list[bool]] = {spec.name: [] for spec in protocol.events}
     for position, batch in enumerate(finished):
-        for name, hits in found[position].items():
-            counts[name] += hits
-        trials += len(batch.trials)
+        for name, inside in found[position].items():
+            so_far[name] += inside
         is_last = position + 1 == len(finished)
-        if is_enough(protocol, arm, counts, trials) != is_last and not (is_last and is_whole):
+        if is_enough(protocol, arm, so_far) != is_last and not (is_last and is_whole):
             what = "the run stopped before its rule allowed" if is_last else "the run went on after its rule said stop"
             yield f"{batch.journal}: {what}."
             return

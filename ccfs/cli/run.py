@@ -47,7 +47,7 @@ def run(
     output: OutputOption = None,
     workers: WorkersOption = None,
     cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K trials of each arm.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K reset seeds of each arm.")] = None,
     modules: ModulesOption = None,
 ) -> None:
     """Run the trials of a protocol and certify them.
@@ -305,10 +305,9 @@ def _refuse_hidden_modules(protocol: Protocol, folder: Path) -> None:
 
 def _refuse_impossible(protocol: Protocol, where: str) -> None:
     """Refuse a claim that no outcome of the trials could certify. For a quick look, only say so on stderr."""
-    from ccfs.runs.counting import shortfall
+    from ccfs.runs.counting import impossible
 
-    claim, trials = protocol.claim, protocol.trials.count
-    missing = shortfall(trials, delta=claim.delta, family=protocol.family, target=claim.target, bound=protocol.bound)
+    missing = impossible(protocol)
     if missing is None:
         return
     if protocol.quick_look_of is None:

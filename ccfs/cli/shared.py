@@ -202,14 +202,15 @@ def open_run(folder: Path, modules: Path | None = None, *, trust: bool = False) 
     return store
 
 
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """Return finite numbers of at least 0 that are written with commas."""
+def numbers(option: str, text: str, *, may_be_negative: bool = False) -> tuple[float, ...]:
+    """Return finite numbers, of at least 0 unless told otherwise, that are written with commas."""
     try:
         found = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ValueError(f"`{option}` must be numbers with commas, such as 0,1,5, got {text!r}.") from None
-    if not all(0.0 <= number < math.inf for number in found):
-        raise ValueError(f"`{option}` must be finite and at least 0, got {text!r}.")
+    if not all(math.isfinite(number) and (may_be_negative or number >= 0.0) for number in found):
+        what = "finite" if may_be_negative else "finite and at least 0"
+        raise ValueError(f"`{option}` must be {what}, got {text!r}.")
     return found
 
 

@@ -1,7 +1,8 @@
-"""The commands that show a run: its page, its table, its costs, and its trials as a Minari dataset."""
+"""The commands that show a run: its page, its table, its costs and returns, and its trials as a Minari dataset."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -88,35 +89,72 @@ def table(
         print_table(made.title, made.heads, made.cells, left=LEFT)
 
 
+BudgetsOption = Annotated[
+    str | None, typer.Option(help="Shift budgets, such as 0,0.02,0.1. Default: 0 and those of the attacks.")
+]
+GridOption = Annotated[str | None, typer.Option(help="Totals whose probability is shown, such as 0,1,5,10.")]
+LevelOption = Annotated[float, typer.Option(help="Probability of the shown quantile. The rest is the worst part.")]
+
+
 @app.command(rich_help_panel=_PANEL)
 def costs(
     run: RunArgument,
-    budgets: Annotated[
-        str | None, typer.Option(help="Shift budgets, such as 0,0.02,0.1. Default: 0 and those of the attacks.")
-    ] = None,
-    grid: Annotated[
-        str | None, typer.Option(help="Total costs, such as 0,1,5,10. Choose them before you see the run.")
-    ] = None,
+    budgets: BudgetsOption = None,
+    grid: GridOption = None,
+    level: LevelOption = 0.9,
     most: Annotated[
         float | None,
         typer.Option(help="Greatest total cost of a trial. Default: the horizon, if every step cost 0 or 1."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Certify the total cost: its distribution and its expectation.
+    """Certify the total cost: its expectation, distribution, quantile and worst part.
 
-    Both are certified without and under shift. All bounds of all arms hold together with the protocol's delta. The
+    All are certified without and under shift. Everything about all arms holds together with the protocol's delta. The
     run's certificates have a delta of their own.
     """
-    from ccfs.results.costs import cost_study, costs_document, default_budgets, in_lines
+    _show_totals(run, "cost", (None, most), budgets, grid, level, as_json=as_json)
 
-    points = None if grid is None else numbers("--grid", grid)
-    study = cost_study(open_run(run), grid=points, most=most)
-    shifts = default_budgets(study) if budgets is None else numbers("--budgets", budgets)
+
+@app.command(rich_help_panel=_PANEL)
+def returns(
+    run: RunArgument,
+    least: Annotated[float | None, typer.Option(help="Least return that a trial can have at all.")] = None,
+    most: Annotated[float | None, typer.Option(help="Greatest return that a trial can have at all.")] = None,
+    budgets: BudgetsOption = None,
+    grid: GridOption = None,
+    level: LevelOption = 0.9,
+    as_json: JsonOption = False,
+) -> None:
+    """Certify the return, the sum of the rewards, as `ccfs costs` certifies the cost.
+
+    --least and --most are needed, and are what a trial can give, not what was seen.
+    """
+    _show_totals(run, "return", (least, most), budgets, grid, level, as_json=as_json)
+
+
+def _show_totals(
+    run: Path,
+    kind: str,
+    limits: tuple[float | None, float | None],
+    budgets: str | None,
+    grid: str | None,
+    level: float,
+    *,
+    as_json: bool,
+) -> None:
+    from ccfs.results.totals import default_budgets, default_limits, in_lines, run_totals, total_study
+
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"`--level` must be in (0, 1), got {level}.")
+    shifts = None if budgets is None else numbers("--budgets", budgets)
+    points = None if grid is None else numbers("--grid", grid, may_be_negative=True)
+    study = total_study(open_run(run), kind, lowest=limits[0], highest=limits[1])
+    shown = (shifts or default_budgets(study), points or default_limits(study), level)
     if as_json:
-        echo(costs_document(study, shifts).to_bytes().decode().rstrip())
+        echo(run_totals(study, *shown).to_bytes().decode().rstrip())
     else:
-        echo(*in_lines(study, shifts))
+        echo(*in_lines(study, *shown))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from ccfs.attacks.ledger import attacked_stages
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Document
@@ -138,16 +138,36 @@ class Protocol(Part, Document):
                 _refuse_other_stages(attack, schedule)
         # A listed cohort is no sample of a law, so its trials are not identically distributed. The binomial bounds need
         # that they are.
-        is_cohort = self.trials.seeds is not None
-        if is_cohort != (self.claim.bound in ("hoeffding", "cohort")):
+        is_cohort, is_stratified = self.trials.seeds is not None, self.claim.bound == "stratified"
+        if is_stratified != (self.trials.draws is not None):
+            raise ValueError(
+                "`trials.draws` must be given with `claim.bound` = 'stratified', and only then: "
+                f"got draws = {self.trials.draws and self.trials.draws.total} with bound = {self.claim.bound!r}"
+            )
+        if not is_stratified and is_cohort != (self.claim.bound in ("hoeffding", "cohort")):
             accepted = "'hoeffding' or 'cohort'" if is_cohort else "'clopper-pearson' or 'anytime'"
             kind = "a fixed cohort" if is_cohort else "draws from an initial law"
             raise ValueError(f"`claim.bound` must be {accepted} for {kind}, got {self.claim.bound!r}")
+        if is_stratified and self.claim.stop_at_budget is not None:
+            self._refuse_stop_between_seeds(is_cohort=is_cohort)
         if self.claim.family is not None and self.claim.family < self.claims:
             raise ValueError(
                 f"`claim.family` must be at least {self.claims} (arms times events), got {self.claim.family}"
             )
         return self
+
+    def _refuse_stop_between_seeds(self, *, is_cohort: bool) -> None:
+        """Raise unless a run may stop after any batch without a reset seed that is only half done."""
+        if is_cohort:
+            raise ValueError(
+                "`claim.stop_at_budget` must not be given for a cohort: the claim is about the average over all of its "
+                "reset seeds, so the run cannot leave out the last ones. With `initial_law` it may stop"
+            )
+        if self.batch % self.trials.per_seed:
+            raise ValueError(
+                f"`batch` must be a multiple of the {self.trials.per_seed} draws at a reset seed if the run may stop "
+                f"early, because only whole seeds count, got {self.batch}"
+            )
 
     @cached_property
     def hash(self) -> str:
@@ -176,39 +196,49 @@ class Protocol(Part, Document):
         return self.claim.family or self.claims
 
     @property
-    def bound(self) -> Bound:
-        """The bound rule."""
-        return Bound(self.claim.bound)
+    def bound(self) -> Bound | None:
+        """The rule that turns a count into a bound. None for the stratified bound, which counts at each seed."""
+        return None if self.claim.bound == "stratified" else Bound(self.claim.bound)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the reset seeds come about."""
+        return Sampling.LAW if self.trials.seeds is None else Sampling.COHORT
 
     def streams(self, arm: Arm, trial: int) -> Streams:
         """Return the random streams of one trial.
 
-        Their reset seed is a member of the cohort, or a draw from the initial law.
+        Their reset seed is a member of the cohort, or a draw from the initial law. Several trials at one reset seed
+        share the seed and nothing else, because the key of a stream has the number of the trial.
         """
-        seeds = self.trials.seeds
-        seed = None if seeds is None else seeds[trial]
+        stratum, seeds = trial // self.trials.per_seed, self.trials.seeds
+        seed = None if seeds is None else seeds[stratum]
         streams = Streams(protocol=self.hash, root=self.seed, arm=arm.name, trial=trial, reset_seed=seed)
-        return streams.drawn() if seed is None else streams
+        if seed is not None:
+            return streams
+        return replace(streams, reset_seed=replace(streams, trial=stratum * self.trials.per_seed).drawn().reset_seed)
 
     def reset_seeds(self) -> Iterable[int]:
         """Return the reset seeds of all planned trials."""
         if self.trials.seeds is not None:
             return self.trials.seeds
-        streams = (self.streams(arm, trial) for arm in self.arms for trial in range(self.trials.count))
+        firsts = range(0, self.trials.count, self.trials.per_seed)
+        streams = (self.streams(arm, trial) for arm in self.arms for trial in firsts)
         return [one.reset_seed for one in streams if one.reset_seed is not None]
 
     def first(self, count: int) -> Protocol:
-        """Return a quick look at this protocol: `count` trials, with the first reset seeds of a cohort.
+        """Return a quick look at this protocol: `count` reset seeds, the first ones of a cohort, with all their trials.
 
         It names the whole protocol, and it has another name and another hash. Its noise is therefore its own. It is no
         part of the whole run, and the noise of the whole run is independent of what was seen here.
         """
-        if not 1 <= count <= self.trials.count:
-            raise ProtocolError(f"`seeds` must be in [1, {self.trials.count}], got {count}.")
+        if not 1 <= count <= self.trials.strata:
+            raise ProtocolError(f"`seeds` must be in [1, {self.trials.strata}], got {count}.")
         seeds = self.trials.seeds
         trials = {"initial_law": count} if seeds is None else {"cohort": list(seeds[:count])}
         content = self.model_dump(mode="json")
-        content["trials"] = {**trials, "used_before": content["trials"]["used_before"]}
+        kept = {key: value for key, value in content["trials"].items() if key in ("draws", "used_before")}
+        content["trials"] = {**trials, **kept}
         content["quick_look_of"] = self.quick_look_of or self.hash
         name = f"{self.name[:60]}-first-{count}"
         return parse_protocol({**content, "name": name}, where=self.name)

@@ -97,7 +97,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
         "sb3": _part(
             "ccfs.controllers:from_sb3",
-            "path_or_model normalizer",
+            "path_or_model normalizer frames",
             "A model that Stable-Baselines3 saved, without its noise.",
             _a_file,
         ),

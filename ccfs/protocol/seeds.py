@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ccfs.files.documents import Table
 
-__all__ = ["Part", "SeedRange", "TrialsSpec", "UsedProtocol", "UsedRange", "spent", "used_seeds"]
+__all__ = ["DrawsSpec", "Part", "SeedRange", "TrialsSpec", "UsedProtocol", "UsedRange", "spent", "used_seeds"]
 
 _MOST_TRIALS = 1_000_000
 _SEEDS = 2**32  # Safety-Gymnasium takes no greater seed
@@ -67,12 +76,31 @@ class UsedProtocol(Part):
 Used = Annotated[UsedSeeds | Annotated[UsedProtocol, Tag("UsedProtocol")], Discriminator(_kind)]
 
 
+class DrawsSpec(Part):
+    """Several trials at each reset seed, with noise of their own: a stratum."""
+
+    pilot: int = Field(
+        default=0,
+        ge=0,
+        le=_MOST_TRIALS,
+        description="The first trials at each reset seed. They only steer the bound and are not counted in it. 0 is "
+        "often best, because the bound holds out some of the counted trials for the same purpose.",
+    )
+    main: int = Field(ge=1, le=_MOST_TRIALS, description="The trials at each reset seed that are counted, after these.")
+
+    @property
+    def total(self) -> int:
+        """Trials at each reset seed."""
+        return self.pilot + self.main
+
+
 class TrialsSpec(Part):
     """Where the trials start, and how many there are. Give `cohort` or `initial_law`, not both."""
 
     cohort: tuple[Seed, ...] | SeedRange | None = Field(
         default=None,
-        description="A fixed list of reset seeds, one trial each. The claim is about their average.",
+        description="A fixed list of reset seeds, one trial each unless `draws` says more. The claim is about their "
+        "average.",
     )
     initial_law: int | None = Field(
         default=None,
@@ -80,11 +108,22 @@ class TrialsSpec(Part):
         le=_MOST_TRIALS,
         description="Number of independent draws of the reset seed. The claim is about the law that they come from.",
     )
+    draws: DrawsSpec | None = Field(
+        default=None,
+        description='With bound = "stratified": how many trials there are at each reset seed. Each has its own noise.',
+    )
     used_before: tuple[Used, ...] = Field(
         default=(),
         description="What training or tuning has seen: reset seeds, ranges of them, and protocols that were run. A "
         "cohort must hold none of these seeds. Noise needs no such check: its keys contain the protocol's hash.",
     )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.draws is None:  # so that the key changes the hash of protocols that give it only
+            content.pop("draws", None)
+        return content
 
     @model_validator(mode="after")
     def _is_one_of_both(self) -> TrialsSpec:
@@ -92,6 +131,8 @@ class TrialsSpec(Part):
             raise ValueError("give `cohort` (fixed reset seeds) or `initial_law` (a number of independent draws)")
         if isinstance(self.cohort, tuple) and not (self.cohort and len(set(self.cohort)) == len(self.cohort)):
             raise ValueError("`cohort` must hold at least one reset seed and none twice")
+        if not self.count <= _MOST_TRIALS:
+            raise ValueError(f"`draws` must leave at most {_MOST_TRIALS} trials in all, got {self.count}")
         if self.cohort is not None:
             # A hash alone does not tell which seeds were used, so nothing could be checked.
             for used in self.used_before:
@@ -115,9 +156,19 @@ class TrialsSpec(Part):
         return self.cohort
 
     @property
+    def strata(self) -> int:
+        """The greatest number of reset seeds of one arm."""
+        return self.initial_law if self.initial_law is not None else len(self.seeds or ())
+
+    @property
+    def per_seed(self) -> int:
+        """Trials at each reset seed. Those of one seed follow each other, the pilot first."""
+        return 1 if self.draws is None else self.draws.total
+
+    @property
     def count(self) -> int:
         """The greatest number of trials of one arm."""
-        return self.initial_law if self.initial_law is not None else len(self.seeds or ())
+        return self.strata * self.per_seed
 
 
 def spent(used: Iterable[int | UsedRange | UsedProtocol]) -> Iterator[int | UsedRange]:

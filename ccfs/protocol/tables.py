@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from functools import cached_property, partial
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from pydantic import (
     JsonValue,
     SerializerFunctionWrapHandler,
     Tag,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
@@ -42,6 +44,7 @@ __all__ = [
     "ScheduleSpec",
     "SensorSpec",
     "StopSpec",
+    "StrataSpec",
     "VerifierSpec",
 ]
 
@@ -52,6 +55,7 @@ EXACT = "exact"
 RESOLUTION = r"^(exact|2\^(0|-?([1-9]|[1-5][0-9]|60)))$"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
 _ROUNDED = ("safety-gymnasium",)
+_MOST_SIZES = 1000  # all of them stand on every certificate
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=80)]
 
@@ -239,6 +243,12 @@ class SensorSpec(Part):
         return ProposalSchedule(count=1, sigma=self.sigma)
 
 
+SensorPlan = Annotated[
+    Annotated[SensorSpec, Tag("constant")] | Annotated[tuple[SensorSpec, ...], Tag("per-step")],
+    Discriminator(_plan_kind),
+]
+
+
 class ScheduleSpec(Part):
     """A named schedule: for each stage with noise, its plan of blocks over time."""
 
@@ -253,7 +263,11 @@ class ScheduleSpec(Part):
         description="Block of the score stage, as that of the action stage. A proposal is the action with the greatest "
         "noisy score. It is for Discrete and MultiDiscrete spaces.",
     )
-    sensor: SensorSpec | None = Field(default=None, description="Noise of the observations that are read.")
+    sensor: SensorPlan | None = Field(
+        default=None,
+        description="Noise of the observations that are read: one for every step, or a list with one per step of the "
+        "horizon. All of a list have the same readers.",
+    )
 
     @model_serializer(mode="wrap")
     def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
@@ -269,15 +283,19 @@ class ScheduleSpec(Part):
     @cached_property  # every batch asks for it
     def plan(self) -> Schedule:
         """The schedule as the runtime takes it."""
+        sensors = self.sensor if isinstance(self.sensor, tuple) else (self.sensor,)
+        readers = {"all" if sensor is None else sensor.readers for sensor in sensors}
+        if len(readers) > 1:
+            raise ValueError("`sensor` must have the same `readers` at every step, got both")
         return Schedule(
             action=_blocks(self.action),
             score=_blocks(self.score),
-            sensor=None if self.sensor is None else self.sensor.schedule,
-            readers="all" if self.sensor is None else self.sensor.readers,
+            sensor=_blocks(self.sensor),
+            readers="controller" if readers == {"controller"} else "all",
         )
 
 
-def _blocks(plan: BlockSpec | tuple[BlockSpec, ...] | None) -> Blocks | None:
+def _blocks(plan: BlockSpec | SensorSpec | tuple[BlockSpec | SensorSpec, ...] | None) -> Blocks | None:
     if isinstance(plan, tuple):
         return tuple(block.schedule for block in plan)
     return None if plan is None else plan.schedule
@@ -418,13 +436,49 @@ class StopSpec(Part):
     cost: bool = Field(default=False, description="Whether a trial ends at its first positive cost.")
 
 
+class StrataSpec(Part):
+    """How the stratified bound bets. The defaults are written into the protocol, so that its hash covers them."""
+
+    step: float = Field(
+        default=0.02,
+        ge=1e-4,
+        description="The sizes of shift 0, `step`, 2 `step`, ... are tested in turn until the first that fails. The "
+        "last one that passed is certified.",
+    )
+    last: float = Field(default=6.0, gt=0.0, le=100.0, description="No greater size is tested.")
+    prior: tuple[PositiveNumber, PositiveNumber] = Field(
+        default=(0.25, 0.25),
+        description="Successes and failures that are added to those of a seed when its probability is guessed. The "
+        "guess decides how much the bound gains, never whether it holds.",
+    )
+    cap: float = Field(default=0.98, ge=0.5, lt=1.0, description="The guess is kept between 1 - `cap` and `cap`.")
+
+    @model_validator(mode="after")
+    def _has_few_sizes(self) -> StrataSpec:
+        if not self.last / self.step <= _MOST_SIZES:
+            raise ValueError(f"`last` must be at most {_MOST_SIZES} steps of {self.step}, got {self.last}")
+        return self
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The sizes of shift, each the double nearest to its decimal."""
+        step = Fraction(repr(self.step))
+        return tuple(float(i * step) for i in range(int(Fraction(repr(self.last)) / step) + 1))
+
+
 class ClaimSpec(Part):
     """The statistical claim: what is to be certified, and how counts become a lower bound."""
 
     delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
     target: float = Field(gt=0.0, lt=1.0, description="The probability that the event must keep under shift.")
-    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
-        description="How counts become a lower bound on the nominal probability."
+    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime", "stratified"] = Field(
+        description="How counts become a lower bound on the nominal probability. The stratified bound goes with "
+        "`trials.draws`, for a cohort and for an initial law."
+    )
+    strata: StrataSpec | None = Field(
+        default=None,
+        validate_default=True,
+        description='With bound = "stratified": the sizes of shift that are tested, and how it bets.',
     )
     family: int | None = Field(
         default=None,
@@ -435,12 +489,27 @@ class ClaimSpec(Part):
     stop_at_budget: float | None = Field(
         default=None,
         ge=0.0,
-        description='With bound = "anytime": stop an arm as soon as all its events are certified for this shift '
-        "budget.",
+        description='With bound = "anytime", or with bound = "stratified" on an initial law: stop an arm as soon as '
+        "all its events are certified for this shift budget.",
     )
 
+    @field_validator("strata")
+    @classmethod
+    def _fills_in_strata(cls, strata: StrataSpec | None, info: ValidationInfo) -> StrataSpec | None:
+        """Write the defaults of the stratified bound into the hashed protocol."""
+        return StrataSpec() if strata is None and info.data.get("bound") == "stratified" else strata
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.strata is None:  # so that the key changes the hash of protocols that give it only
+            content.pop("strata", None)
+        return content
+
     @model_validator(mode="after")
-    def _stops_only_anytime(self) -> ClaimSpec:
-        if self.stop_at_budget is not None and self.bound != "anytime":
-            raise ValueError(f"`stop_at_budget` needs bound = 'anytime', got {self.bound!r}")
+    def _has_keys_of_its_bound(self) -> ClaimSpec:
+        if self.stop_at_budget is not None and self.bound not in ("anytime", "stratified"):
+            raise ValueError(f"`stop_at_budget` needs bound = 'anytime' or 'stratified', got {self.bound!r}")
+        if (self.strata is not None) != (self.bound == "stratified"):
+            raise ValueError(f"`strata` must be given with bound = 'stratified' only, got {self.bound!r}")
         return self

@@ -209,7 +209,7 @@ def _arm_rows(
         trials=rows[0].trials,
         counts=tuple(map(str, rows[0].counts.values())),
         bounds=tuple(
-            (line[2], row.certificate.bound is protocol.bound, line[-4], line[-3], line[-2])
+            (line[2], row.bound == protocol.claim.bound, line[-4], line[-3], line[-2])
             for row, line in zip(rows, cells, strict=True)
         ),
         shifted=cells[0][-1],

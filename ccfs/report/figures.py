@@ -10,13 +10,15 @@ from fractions import Fraction
 from markupsafe import Markup
 
 from ccfs.certificates import checks
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.binomial import hoeffding_lower
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, fraction_upper, lower_text, upper_text
-from ccfs.certificates.trajectory import TrajectoryCertificate
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.report.charts import Chart, glyph, thinned
 from ccfs.report.counts import Sources
 from ccfs.report.drawings import Panel
 from ccfs.results.certificate import AttackedCount
+from ccfs.runs.counting import Certificate
 from ccfs.runtime.interfaces import Vector
 
 __all__ = [
@@ -89,7 +91,24 @@ def interval(successes: int, trials: int, bound: Bound, *, delta: float) -> tupl
     return low, fraction_upper(1 - Fraction(missed))
 
 
-def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> tuple[Observed, ...]:
+def _stratified_interval(
+    successes: int, trials: int, proof: StratifiedCertificate, *, delta: float
+) -> tuple[float, float]:
+    """Return the interval for trials of which several share a reset seed.
+
+    On a cohort they are independent. On a law only the seeds are, so their averages are the units of Hoeffding's
+    inequality, which asks for numbers in [0, 1] and not for outcomes. Whole units are counted, rounded outwards.
+    """
+    if proof.sampling is Sampling.COHORT:
+        return interval(successes, trials, Bound.COHORT, delta=delta)
+    draws, share = trials // proof.strata, checks.delta(delta) / 2.0
+    low, missed = (
+        hoeffding_lower(number // draws, proof.strata, delta=share) for number in (successes, trials - successes)
+    )
+    return low, fraction_upper(1 - Fraction(missed))
+
+
+def observed(proof: Certificate, attacks: Sequence[AttackedCount]) -> tuple[Observed, ...]:
     """Return the nominal rate at budget zero and each attack's rate at its budget."""
     found = [_observed(proof, "nominal", 0.0, "no shift", proof.p_lower, proof.successes, proof.trials)]
     for attack in attacks:
@@ -107,9 +126,12 @@ def observed(proof: TrajectoryCertificate, attacks: Sequence[AttackedCount]) -> 
 
 
 def _observed(
-    proof: TrajectoryCertificate, name: str, budget: float, limit: str, certified: float, successes: int, trials: int
+    proof: Certificate, name: str, budget: float, limit: str, certified: float, successes: int, trials: int
 ) -> Observed:
-    low, high = interval(successes, trials, proof.bound, delta=DELTA)
+    if isinstance(proof, StratifiedCertificate):
+        low, high = _stratified_interval(successes, trials, proof, delta=DELTA)
+    else:
+        low, high = interval(successes, trials, proof.bound, delta=DELTA)
     return Observed(
         name=name,
         budget=budget,
@@ -122,7 +144,7 @@ def _observed(
     )
 
 
-def curve_figure(proof: TrajectoryCertificate, rates: Sequence[Observed]) -> Markup:
+def curve_figure(proof: Certificate, rates: Sequence[Observed]) -> Markup:
     """Draw the certified probability against the budget, with the observed rates and their intervals."""
     reach = _reach([proof], rates)
     points = proof.curve(_POINTS, reach)
@@ -141,7 +163,7 @@ def curve_figure(proof: TrajectoryCertificate, rates: Sequence[Observed]) -> Mar
     return chart.svg()
 
 
-def overview_figure(arms: Sequence[tuple[str, TrajectoryCertificate, Sequence[Observed]]]) -> Markup:
+def overview_figure(arms: Sequence[tuple[str, Certificate, Sequence[Observed]]]) -> Markup:
     """Draw the certified curves of several arms together, each with its lowest observed rate under attack."""
     only = [proof for _, proof, _ in arms]
     worst = [_lowest(rates) for _, _, rates in arms]
@@ -230,7 +252,7 @@ def _probability_chart(reach: float, least: float, label: str) -> Chart:
     )
 
 
-def _reach(proofs: Sequence[TrajectoryCertificate], rates: Sequence[Observed]) -> float:
+def _reach(proofs: Sequence[Certificate], rates: Sequence[Observed]) -> float:
     budgets = [proof.budget for proof in proofs if proof.budget is not None and proof.budget < math.inf]
     reach = max([1.6 * budget for budget in budgets] + [1.4 * rate.budget for rate in rates], default=0.0)
     return reach if reach > 0.0 else max(1.0 / math.sqrt(proof.charge) for proof in proofs)
@@ -241,7 +263,7 @@ def _region(chart: Chart, points: Sequence[tuple[float, float]], floor: Sequence
     return Markup('<path class="region" d="M{}z"/>').format(path)
 
 
-def _mark_budget(chart: Chart, proof: TrajectoryCertificate, kind: int, *, is_labelled: bool) -> None:
+def _mark_budget(chart: Chart, proof: Certificate, kind: int, *, is_labelled: bool) -> None:
     if proof.budget is not None and proof.budget < math.inf:
         chart.line([(proof.budget, chart.y_range[0]), (proof.budget, proof.target)], f"drop s{kind % 6}")
         if is_labelled:

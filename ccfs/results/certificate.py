@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from ccfs.certificates.bounds import Bound
-from ccfs.certificates.gaussian import event_lower
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.schedule import Stage
 from ccfs.certificates.shifts import Shifts
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
@@ -20,6 +22,7 @@ from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
+from ccfs.runs.counting import Certificate
 from ccfs.runs.provenance import ControllerDigest
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ __all__ = [
     "CodeDigests",
     "NotACertificateError",
     "RunCertificate",
+    "StrataDocument",
+    "StrataRecord",
     "TrajectoryDocument",
     "claim_record",
     "covered",
@@ -83,11 +88,11 @@ class AttackedCount(Table):
     successes: int = Field(ge=0, description="Trials in the event.")
     trials: int = Field(ge=0, description="Trials under this attack.")
 
-    def certified(self, proof: TrajectoryCertificate) -> float:
+    def certified(self, proof: Certificate) -> float:
         """Return the probability that is certified at the limit of this attack, rounded down."""
         if self.budget is not None and len(self.stages) == 1:
             return proof.lower_at(**{self.stages[0]: self.budget})
-        return event_lower(proof.p_lower, math.nextafter(math.sqrt(self.energy_limit), math.inf))
+        return proof.lower_at_mu(math.nextafter(math.sqrt(self.energy_limit), math.inf))
 
 
 StageName = Literal["sensor", "action", "score"]
@@ -116,20 +121,14 @@ class ScheduleRecord(Table):
     )
 
 
-class ClaimRecord(Table):
-    """The certificate proper: the counts, the claim, and what follows from them. Reading it recomputes every number."""
+class _ShiftRecord(Table):
+    """What the certificates about shifts have in common."""
 
     event: str = Field(description="Name of the event.")
-    successes: int = Field(ge=0, description="Nominal trials in the event.")
-    trials: int = Field(ge=1, le=1_000_000_000, description="Nominal trials.")
     delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
     family: int = Field(ge=1, description="Number of claims that share `delta`.")
     target: float = Field(gt=0.0, lt=1.0, description="The probability that the event keeps under shift.")
-    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
-        description="How the counts became the lower bound."
-    )
     schedule: ScheduleRecord = Field(description="The blocks of each stage.")
-    p_lower: float = Field(ge=0.0, le=1.0, description="Lower bound on the nominal probability, rounded down.")
     mu: Infinite | None = Field(
         description="Square root of the greatest energy that is covered, rounded down. Null certifies nothing."
     )
@@ -151,6 +150,52 @@ class ClaimRecord(Table):
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
 
 
+class ClaimRecord(_ShiftRecord):
+    """The certificate proper: the counts, the claim, and what follows from them. Reading it recomputes every number."""
+
+    successes: int = Field(ge=0, description="Nominal trials in the event.")
+    trials: int = Field(ge=1, le=1_000_000_000, description="Nominal trials.")
+    bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime"] = Field(
+        description="How the counts became the lower bound."
+    )
+    p_lower: float = Field(ge=0.0, le=1.0, description="Lower bound on the nominal probability, rounded down.")
+
+
+_Counts = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class StrataRecord(_ShiftRecord):
+    """A stratified certificate: the counts at each reset seed, and what follows from them.
+
+    Reading it recomputes every number.
+    """
+
+    pilot_successes: _Counts = Field(description="Pilot trials in the event at each reset seed.")
+    pilot_draws: _Counts = Field(description="Pilot trials at each reset seed. They steer the bound and do not count.")
+    main_successes: _Counts = Field(description="Counted trials in the event at each reset seed.")
+    main_draws: _Counts = Field(description="Counted trials at each reset seed.")
+    sampling: Literal["cohort", "law"] = Field(description="Whether the reset seeds were listed or drawn.")
+    grid: tuple[float, ...] = Field(description="The sizes of shift that were tested in turn.")
+    prior: tuple[float, float] = Field(description="Successes and failures that were added for the guess at a seed.")
+    cap: float = Field(description="The guess was kept between 1 - `cap` and `cap`.")
+
+
+class StrataDocument(StrataRecord, Document):
+    """A stratified certificate on its own, as `StratifiedCertificate.to_json` writes it."""
+
+    format: Literal["ccfs/strata/1"] = Field(default="ccfs/strata/1", description="Kind and version of this document.")
+
+
+def _claim_kind(claim: object) -> str:
+    is_strata = isinstance(claim, StrataRecord) or (isinstance(claim, dict) and "main_draws" in claim)
+    return "strata" if is_strata else "count"
+
+
+AnyClaim = Annotated[
+    Annotated[ClaimRecord, Tag("count")] | Annotated[StrataRecord, Tag("strata")], Discriminator(_claim_kind)
+]
+
+
 class TrajectoryDocument(ClaimRecord, Document):
     """A trajectory certificate on its own, as `TrajectoryCertificate.to_json` writes it."""
 
@@ -160,7 +205,7 @@ class TrajectoryDocument(ClaimRecord, Document):
 
 
 class RunCertificate(Document):
-    """A trajectory certificate with everything that a stranger needs to recompute it from the run."""
+    """A certificate of an arm and event, with everything that a stranger needs to recompute it from the run."""
 
     format: Literal["ccfs/certificate/2"] = Field(
         default="ccfs/certificate/2", description="Kind and version of this document."
@@ -197,12 +242,12 @@ class RunCertificate(Document):
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
     traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
-    claim: ClaimRecord = Field(description="The certificate proper.")
+    claim: AnyClaim = Field(description="The certificate proper, from one count or from counts at each reset seed.")
 
     @property
-    def trajectory(self) -> TrajectoryCertificate:
+    def trajectory(self) -> Certificate:
         """The certificate proper. Reading it recomputes every number from the counts."""
-        return TrajectoryCertificate.from_entries(self.claim.model_dump(mode="json"))
+        return _proof(canonical_json(self.claim.model_dump(mode="json")))
 
     @property
     def is_certified(self) -> bool:
@@ -212,12 +257,12 @@ class RunCertificate(Document):
     @property
     def successes(self) -> int:
         """Nominal trials in the event."""
-        return self.claim.successes
+        return self.trajectory.successes
 
     @property
     def trials(self) -> int:
         """Nominal trials."""
-        return self.claim.trials
+        return self.trajectory.trials
 
     @property
     def delta(self) -> float:
@@ -236,7 +281,7 @@ class RunCertificate(Document):
 
     @property
     def p_lower(self) -> float:
-        """Lower bound on the nominal probability, rounded down."""
+        """Lower bound on the nominal probability, rounded down. A stratified one is the target, or 0."""
         return self.trajectory.p_lower
 
     @property
@@ -299,7 +344,7 @@ class RunCertificate(Document):
     @property
     def remarks(self) -> tuple[str, ...]:
         """A sentence for each way of ending that decided trials of the event."""
-        trials = self.claim.trials
+        trials = sum(self.outcomes.values())
         return tuple(
             f"{number} of {trials} nominal trials failed because {_BECAUSE[outcome]}."
             for outcome, number in sorted(self.lost.items())
@@ -362,7 +407,7 @@ class RunCertificate(Document):
         proof = self.trajectory
         if not self.event == self.definition.name == proof.event:
             raise CertificateError(f"names the events {self.event!r}, {self.definition.name!r} and {proof.event!r}.")
-        may_stop = proof.bound is Bound.ANYTIME
+        may_stop = proof.may_stop if isinstance(proof, StratifiedCertificate) else proof.bound is Bound.ANYTIME
         if not (proof.trials == self.planned_trials or (may_stop and proof.trials < self.planned_trials)):
             raise CertificateError(f"has {proof.trials} of {self.planned_trials} planned trials.")
         if not all(count.successes <= count.trials for count in self.attacks):
@@ -384,12 +429,20 @@ def _is_number_up_to(most: int, text: str) -> bool:
     return is_number and len(text) <= len(str(most)) and int(text) <= most
 
 
-def claim_record(proof: TrajectoryCertificate) -> ClaimRecord:
-    """Return a trajectory certificate as a table of a document."""
-    return ClaimRecord.model_validate_json(canonical_json(proof.to_entries()))
+def claim_record(proof: Certificate) -> ClaimRecord | StrataRecord:
+    """Return a certificate as a table of a document."""
+    kind = StrataRecord if isinstance(proof, StratifiedCertificate) else ClaimRecord
+    return kind.model_validate_json(canonical_json(proof.to_entries()))
 
 
-def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
+@lru_cache(maxsize=64)  # a page asks for the same claim often, and strata take time. The answer is frozen.
+def _proof(text: str) -> Certificate:
+    entries = json.loads(text)
+    kind = StratifiedCertificate if _claim_kind(entries) == "strata" else TrajectoryCertificate
+    return kind.from_entries(entries)
+
+
+def in_words(certificate: Certificate | RunCertificate) -> str:
     """Return the claim in one sentence, which is the same everywhere. Its numbers are rounded against us.
 
     A certificate of a run adds a sentence for each way of ending that decided trials.
@@ -398,7 +451,7 @@ def in_words(certificate: TrajectoryCertificate | RunCertificate) -> str:
     return " ".join((_sentence(certificate), *remarks))
 
 
-def _sentence(certificate: TrajectoryCertificate | RunCertificate) -> str:
+def _sentence(certificate: Certificate | RunCertificate) -> str:
     if isinstance(certificate, RunCertificate) and not certificate.is_of_objects:
         proof = certificate.trajectory
         steps = " and ".join(certificate.definition.horizons(certificate.horizon))
@@ -409,14 +462,32 @@ def _sentence(certificate: TrajectoryCertificate | RunCertificate) -> str:
         proof = certificate.trajectory if isinstance(certificate, RunCertificate) else certificate
         # A lambda has no name of its own: `certify_policy` calls it "event".
         what = f"The probability of {'the event' if proof.event in ('', 'event') else proof.event}"
+    together = f" for all {proof.family} claims together" if proof.family > 1 else ""
+    chance, target = f"failure probability {exact_text(proof.delta)}{together}", exact_text(proof.target)
+    if isinstance(proof, StratifiedCertificate):
+        return _stratified_sentence(proof, what, chance)
     if proof.bound in (Bound.HOEFFDING, Bound.COHORT):
-        what += ", on average over the cohort's fixed reset seeds,"
-    counted = f"{proof.successes} of {proof.trials} nominal trials, failure probability {exact_text(proof.delta)}"
-    counted += f" for all {proof.family} claims together" if proof.family > 1 else ""
-    lower, target = lower_text(proof.p_lower), exact_text(proof.target)
+        what += _ON_AVERAGE
+    counted = f"{proof.successes} of {proof.trials} nominal trials, {chance}"
+    lower = lower_text(proof.p_lower)
     if proof.budget is None:
         return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
     return f"{what} is at least {lower} without shift, and stays at least {target} under {_covered(proof)} ({counted})."
+
+
+_ON_AVERAGE = ", on average over the cohort's fixed reset seeds,"
+
+
+def _stratified_sentence(proof: StratifiedCertificate, what: str, chance: str) -> str:
+    average = _ON_AVERAGE if proof.sampling is Sampling.COHORT else ""
+    target = exact_text(proof.target)
+    counted = f"{sum(proof.main_successes)} of {sum(proof.main_draws)} counted nominal trials at {proof.strata} reset "
+    counted += f"seeds, after a pilot of {sum(proof.pilot_draws)}" if any(proof.pilot_draws) else "seeds"
+    if proof.mu is None:
+        return f"{what}{average} is not certified to be at least {target} ({counted}, {chance})."
+    if proof.mu == 0.0:
+        return f"{what}{average} is at least {target} without shift, and no shift is certified ({counted}, {chance})."
+    return f"{what}{average} stays at least {target} without shift and under {_covered(proof)} ({counted}, {chance})."
 
 
 # What a shift of each stage is called in words.
@@ -428,7 +499,7 @@ _SHIFTS = {
 _MOST_COORDINATES = 4
 
 
-def covered(proof: TrajectoryCertificate) -> tuple[tuple[str, float], ...]:
+def covered(proof: Certificate) -> tuple[tuple[str, float], ...]:
     """Return what a certificate covers, with the size of each if nothing else is shifted, rounded down.
 
     It also covers every mixture in which the squared shares of these sizes add up to at most 1. Nothing is covered
@@ -459,7 +530,7 @@ def _alike(axes: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     return [(", ".join(names), size) for size, names in groups.items()]
 
 
-def _covered(proof: TrajectoryCertificate) -> str:
+def _covered(proof: Certificate) -> str:
     (first, size), *others = covered(proof)
     words = f"every causal {first} up to a total Euclidean size of {lower_text(size)}"
     if not others:

@@ -89,10 +89,9 @@ def derive(
     for name, found in behind.items() if isinstance(behind, dict) else ():
         parts[f"events.{name}"] = event_digest(_texts(found))
     for arm in protocol.arms:
-        counts, trials = tallies[arm.name, None]
-        _refuse_missing_trials_of(store, protocol, arm, trials)
+        nominal = tallies[arm.name, None]
+        _refuse_missing_trials_of(store, protocol, arm, _trials(reader, arm))
         files = [name for batch in reader.batches(arm, None) for name in batch.files]
-        attacked = [(spec, *tallies[arm.name, spec.name]) for spec in protocol.attacks]
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
         outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
         for event in wanted:
@@ -121,10 +120,10 @@ def derive(
                             budget=spec.budget,
                             energy_limit=attack_limit(spec, arm),
                             energy=energies[spec.name],
-                            successes=hits[event.name],
-                            trials=number,
+                            successes=sum(tallies[arm.name, spec.name][event.name]),
+                            trials=len(tallies[arm.name, spec.name][event.name]),
                         )
-                        for spec, hits, number in attacked
+                        for spec in protocol.attacks
                     ),
                     traces={name: store.digest(name) for name in files},
                     provenance=CodeDigests(
@@ -137,7 +136,7 @@ def derive(
                         },
                         packages=packages,
                     ),
-                    claim=claim_record(certificate(protocol, arm, event.name, counts[event.name], trials)),
+                    claim=claim_record(certificate(protocol, arm, event.name, nominal[event.name])),
                 ),
             )
 
@@ -149,8 +148,12 @@ def _texts(table: object) -> dict[str, str]:
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
     """Raise unless every arm has the trials that its numbers may be computed from, which are the planned ones."""
     for arm in protocol.arms:
-        trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
-        _refuse_missing_trials_of(store, protocol, arm, trials)
+        _refuse_missing_trials_of(store, protocol, arm, _trials(RunReader(store, protocol), arm))
+
+
+def _trials(reader: RunReader, arm: Arm) -> int:
+    """Return the number of stored nominal trials of an arm."""
+    return sum(len(batch.trials) for batch in reader.batches(arm, None))
 
 
 def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:

@@ -12,16 +12,15 @@ import pyarrow as pa
 from pydantic import Field
 
 from ccfs.attacks.ledger import ALL
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import lower_text
-from ccfs.certificates.trajectory import TrajectoryCertificate
 from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.files.frames import axes, data_frame, html_table, markdown_table
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.protocol.tables import Name
 from ccfs.results.certify import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, fallback_column, trial_lines
-from ccfs.runs.counting import certificate
+from ccfs.runs.counting import Certificate, certificate
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.store import Store
 
@@ -53,6 +52,7 @@ LEFT = 3
 """Columns of texts, which are set to the left. The others are numbers."""
 _FULL = (Outcome.HORIZON.value, Outcome.GOAL.value)
 Line = Mapping[str, Any]
+STRATIFIED = "stratified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,19 @@ class TableRow:
     """One arm under one bound rule.
 
     Args:
+        bound: name of the rule.
         counts: nominal trials by the columns of the event. The first is those in the event.
-        certificate: what the count certifies under this rule.
+        certificate: what the trials certify under this rule.
         shifted: trials in the event under each attack.
         acted: nominal steps by "proposals", by each fallback, and "abstained".
     """
 
     controller: str
     schedule: str
+    bound: str
     trials: int
     counts: Mapping[str, int]
-    certificate: TrajectoryCertificate
+    certificate: Certificate
     shifted: Mapping[str, int]
     acted: Mapping[str, int]
 
@@ -90,7 +92,7 @@ class TableRow:
         return (
             self.controller,
             self.schedule,
-            proof.bound.value,
+            self.bound,
             *map(str, self.counts.values()),
             lower_text(proof.p_lower, 3),
             "–" if certified is None else lower_text(certified),
@@ -252,8 +254,8 @@ def table_document(
         TableLine(
             controller=row.controller,
             schedule=row.schedule,
-            bound=row.certificate.bound.value,
-            is_claim=row.certificate.bound is protocol.bound,
+            bound=row.bound,
+            is_claim=row.bound == protocol.claim.bound,
             trials=row.trials,
             successes=row.successes,
             counts=dict(row.counts),
@@ -284,12 +286,13 @@ def _encoded(budget: float | None) -> Infinite | None:
     return "infinity" if budget == math.inf else budget
 
 
-def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound]) -> list[TableRow]:
+def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence[Bound | None]) -> list[TableRow]:
     """Return one row for each arm and bound rule, from the lines of `trial_lines` alone.
 
     Assumes: the lines are all trials of a finished run of the protocol, and the bound rules fit how they were drawn. If
     several rules are shown, only the protocol's own is the claim, because it was chosen before the first trial.
-    (Hoeffding's bound on a cohort is never above the cohort bound, so it adds no claim.)
+    (Hoeffding's bound on a cohort is never above the cohort bound, so it adds no claim.) A bound None is the stratified
+    one of the protocol.
     """
     known = {spec.name for spec in protocol.events}
     if event not in known:
@@ -305,15 +308,16 @@ def table_rows(lines: pa.Table, protocol: Protocol, event: str, bounds: Sequence
         counts = Counter(
             name for line in counted for name in _places(spec.event, line, is_inside=line[event_column(event)])
         )
-        hits = sum(line[event_column(event)] for line in counted)
+        found = [line[event_column(event)] for line in counted]
         for bound in bounds:
             rows.append(
                 TableRow(
                     controller=arm.controller.name,
                     schedule=arm.schedule.name,
+                    bound=STRATIFIED if bound is None else bound.value,
                     trials=len(counted),
                     counts={name: counts[name] for name in names},
-                    certificate=certificate(protocol, arm, event, hits, len(counted), bound),
+                    certificate=certificate(protocol, arm, event, found, bound),
                     shifted={
                         attack.name: sum(line["attack"] == attack.name and line[event_column(event)] for line in mine)
                         for attack in protocol.attacks
@@ -358,8 +362,14 @@ def _outcome(word: str) -> str:
     return f"Failed: {word}"
 
 
-def shown_bounds(protocol: Protocol) -> tuple[Bound, ...]:
-    """Return the bound rules to show: the protocol's own, and on a cohort both that hold there."""
+def shown_bounds(protocol: Protocol) -> tuple[Bound | None, ...]:
+    """Return the bound rules to show: the protocol's own, and for comparison others that hold for the same trials.
+
+    On a cohort both rules for counts are shown. Beside the stratified bound stands the rule for a count of the trials
+    that are independent of each other.
+    """
+    if protocol.bound is None:
+        return (None, Bound.COHORT if protocol.sampling is Sampling.COHORT else Bound.CLOPPER_PEARSON)
     return _COHORT if protocol.bound in _COHORT else (protocol.bound,)
 
 

@@ -8,13 +8,14 @@ from typing import Literal
 from pydantic import Field
 
 from ccfs.certificates.rounding import lower_text
-from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
+from ccfs.certificates.stratified import StratifiedCertificate
+from ccfs.certificates.trajectory import CertificateError
 from ccfs.files.documents import Document
 from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import derive
-from ccfs.runs.counting import refuse_changed_events
+from ccfs.runs.counting import Certificate, refuse_changed_events
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import UntrustedError
@@ -54,6 +55,8 @@ def verification(document: RunCertificate, *, is_recounted: bool) -> Verificatio
     """Return the verdict on a certificate that `verify` accepted, with the run (`is_recounted`) or without it."""
     proof = document.trajectory
     numbers = f"the lower bound {lower_text(proof.p_lower)} and what it certifies, from {_count(proof)}."
+    if isinstance(proof, StratifiedCertificate):
+        numbers = f"the size of shift that is certified, from the counts at {proof.strata} reset seeds."
     counts = [f"the count of {_count(proof)}."]
     counts += [f"under {part.attack}: {part.successes} of {part.trials} trials." for part in document.attacks]
     made_by = f"that the trials were made by the protocol {document.protocol} and by the code with these digests."
@@ -74,7 +77,7 @@ def verification(document: RunCertificate, *, is_recounted: bool) -> Verificatio
     )
 
 
-def _count(proof: TrajectoryCertificate) -> str:
+def _count(proof: Certificate) -> str:
     return f"{proof.successes} of {proof.trials} nominal trials"
 
 

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, lower_text
+from ccfs.certificates.stratified import StratifiedCertificate, certify_strata
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
 from ccfs.files.imports import loading
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
@@ -25,16 +26,17 @@ from ccfs.runs.trace import Trace
 from ccfs.runs.trust import foreign_parts, is_own, untrusted
 
 __all__ = [
+    "Certificate",
     "Judged",
     "StoredEvent",
     "certificate",
+    "impossible",
     "is_enough",
     "judged_here",
     "lost",
     "recorded_events",
     "refuse_changed_events",
     "shortfall",
-    "successes",
     "tally",
     "verdicts",
 ]
@@ -53,6 +55,8 @@ class _Elsewhere:
         return self._host.judge(batch, [self._name])[self._name]
 
 
+Certificate = TrajectoryCertificate | StratifiedCertificate
+"""What the nominal trials of an arm certify, from their number or from the numbers at each reset seed."""
 Judged = Event | _Elsewhere
 """An event of this process, or one that is judged elsewhere."""
 
@@ -131,11 +135,6 @@ def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str
     return found
 
 
-def successes(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, int]:
-    """Return how many trials of a batch are in each event."""
-    return {name: sum(found) for name, found in verdicts(store, protocol, batch, events).items()}
-
-
 def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Judged]) -> dict[str, Counter[str]]:
     """Return for each event how many nominal trials failed because of how they ended, by their outcome."""
     found: dict[str, Counter[str]] = {name: Counter() for name in events}
@@ -182,40 +181,88 @@ def _refuse(store: Store, changes: Iterable[tuple[str, str]]) -> None:
 
 def tally(
     store: Store, protocol: Protocol, arm: Arm, attack: AttackSpec | None, events: Mapping[str, Judged]
-) -> tuple[dict[str, int], int]:
-    """Return the successes of each event and the number of trials of an arm. `recorded_events` gives the events."""
-    counts = dict.fromkeys(events, 0)
-    trials = 0
+) -> dict[str, list[bool]]:
+    """Return for each event whether each trial of an arm is in it, in order. `recorded_events` gives the events."""
+    found: dict[str, list[bool]] = {name: [] for name in events}
     for batch in RunReader(store, protocol).batches(arm, attack):
-        for name, count in successes(store, protocol, batch, events).items():
-            counts[name] += count
-        trials += len(batch.trials)
-    return counts, trials
+        for name, inside in verdicts(store, protocol, batch, events).items():
+            found[name] += inside
+    return found
 
 
 def certificate(
-    protocol: Protocol, arm: Arm, event: str, hits: int, trials: int, bound: Bound | None = None
-) -> TrajectoryCertificate:
-    """Return the certificate of an arm's count under the protocol's claim, with its bound or another one."""
+    protocol: Protocol, arm: Arm, event: str, inside: Sequence[bool], bound: Bound | None = None
+) -> Certificate:
+    """Return the certificate of an arm under the protocol's claim, with its bound or with another one for a count.
+
+    Args:
+        protocol: the protocol.
+        arm: the arm.
+        event: name of the event.
+        inside: whether each nominal trial of the arm is in the event, in order.
+        bound: a rule for counts. With several trials at each reset seed it counts those that are independent of each
+            other: all on a cohort, the first at each seed on a law. None is the bound of the protocol.
+    """
+    claim, rule = protocol.claim, bound or protocol.bound
+    if rule is None:
+        return _stratified(protocol, arm, event, inside)
+    independent = inside if protocol.sampling is Sampling.COHORT else inside[:: protocol.trials.per_seed]
     return certify_event(
-        hits,
-        trials,
-        delta=protocol.claim.delta,
+        sum(independent),
+        len(independent),
+        delta=claim.delta,
         family=protocol.family,
-        target=protocol.claim.target,
+        target=claim.target,
         schedule=arm.schedule.plan,
-        bound=bound or protocol.bound,
+        bound=rule,
         event=event,
     )
 
 
-def is_enough(protocol: Protocol, arm: Arm, counts: dict[str, int], trials: int) -> bool:
-    """Return whether each event is certified for the budget at which the run may stop."""
+def _stratified(protocol: Protocol, arm: Arm, event: str, inside: Sequence[bool]) -> StratifiedCertificate:
+    draws, spec, claim = protocol.trials.draws, protocol.claim.strata, protocol.claim
+    if draws is None or spec is None:
+        raise ValueError(f"`trials.draws` must be given for a stratified bound, but {protocol.name} has none.")
+    if not inside or len(inside) % draws.total:
+        raise ValueError(f"`inside` must have {draws.total} trials at each reset seed, got {len(inside)} in all.")
+    strata = [inside[start : start + draws.total] for start in range(0, len(inside), draws.total)]
+    return certify_strata(
+        [sum(stratum[: draws.pilot]) for stratum in strata],
+        draws.pilot,
+        [sum(stratum[draws.pilot :]) for stratum in strata],
+        draws.main,
+        delta=claim.delta,
+        family=protocol.family,
+        target=claim.target,
+        schedule=arm.schedule.plan,
+        sampling=protocol.sampling,
+        grid=spec.grid,
+        prior=spec.prior,
+        cap=spec.cap,
+        event=event,
+    )
+
+
+def is_enough(protocol: Protocol, arm: Arm, found: Mapping[str, Sequence[bool]]) -> bool:
+    """Return whether each event is certified for the budget at which the run may stop, by the trials so far."""
     wanted = protocol.claim.stop_at_budget
     if wanted is None:
         return False
-    budgets = [certificate(protocol, arm, name, hits, trials).budget for name, hits in counts.items()]
+    budgets = [certificate(protocol, arm, name, inside).budget for name, inside in found.items()]
     return all(budget is not None and budget >= wanted for budget in budgets)
+
+
+def impossible(protocol: Protocol) -> str | None:
+    """Return why no outcome of the trials could certify the claim of a protocol, or None if one could."""
+    claim, trials = protocol.claim, protocol.trials.count
+    if protocol.bound is not None:
+        return shortfall(trials, delta=claim.delta, family=protocol.family, target=claim.target, bound=protocol.bound)
+    if certificate(protocol, protocol.arms[0], "event", [True] * trials).is_certified:
+        return None
+    return (
+        f"even {trials} of {trials} successes would not certify the target {exact_text(claim.target)} with the "
+        "stratified bound; more reset seeds or more draws are needed"
+    )
 
 
 def shortfall(trials: int, *, delta: float, family: int, target: float, bound: Bound) -> str | None:

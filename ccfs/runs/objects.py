@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
@@ -43,6 +44,7 @@ UNKNOWN = "unknown"
 """Stands for the digest of a policy if nobody can tell what determines it."""
 _FEWEST, _MOST_FILES = 16, 64
 _MAKE_IT = "Pass `env` as a function that makes it, such as `lambda: MyEnv(3)`, to have that one compared."
+_EVENT = "the trace is the same, but the event answered differently."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class Claimed:
     family: int
     seed: int
     resolution: float | None
+    draws: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, protocol: Protocol) -> Claimed:
@@ -70,7 +73,16 @@ class Claimed:
             family=protocol.family,
             seed=protocol.seed,
             resolution=protocol.environment.grid,
+            draws=None if protocol.trials.draws is None else (protocol.trials.draws.pilot, protocol.trials.draws.main),
         )
+
+    @property
+    def trials_entry(self) -> Entry:
+        """What the protocol says about the trials."""
+        if self.draws is None:
+            return {"initial_law": self.trials}
+        pilot, main = self.draws
+        return {"initial_law": self.trials // (pilot + main), "draws": {"pilot": pilot, "main": main}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +93,7 @@ class Objects:
         env: the environment.
         make: makes environments like it, or None if nobody can tell how.
         controller: the policy as a controller.
+        remake: makes the policy anew, or None if it was not given as a function that makes it.
         source: the object that the user gave for a policy.
         verifier: the verifier.
         fallbacks: the fallbacks in their order.
@@ -92,6 +105,7 @@ class Objects:
     env: AnyEnv
     make: Callable[[], AnyEnv] | None
     controller: Controller
+    remake: Callable[[], Controller] | None
     source: object
     verifier: Verifier
     fallbacks: tuple[FallbackEntry, ...]
@@ -124,11 +138,11 @@ class Objects:
             "seed": int(claim.seed),
             "horizon": int(claim.horizon),
             "batch": max(_FEWEST, -(-claim.trials // _MOST_FILES)),
-            "trials": {"initial_law": claim.trials},
+            "trials": claim.trials_entry,
             "claim": {
                 "delta": float(claim.delta),
                 "target": float(claim.target),
-                "bound": "clopper-pearson",
+                "bound": "clopper-pearson" if claim.draws is None else "stratified",
                 "family": int(claim.family),
             },
             "environment": {**self._environment(), "resolution": _grid(claim.resolution)},
@@ -180,7 +194,7 @@ class Objects:
 
     def repeats(self, trials: int) -> int:
         """Return how many trials `refuse_other_repeats` runs, out of so many."""
-        return len(_again(trials)) + (0 if self.make is None else len(spread(trials, FRESH)))
+        return len(_again(trials)) + (len(spread(trials, FRESH)) if self._is_made_anew else 0)
 
     def refuse_other_repeats(
         self,
@@ -190,35 +204,57 @@ class Objects:
         wrapped: ProposalWrapper,
         advance: Callable[[int], object] = lambda trials: None,
     ) -> None:
-        """Run some trials again, in the environment that was used and in new ones. Refuse one that differs.
+        """Run some trials again, with the objects that were used and with new ones. Refuse one that differs.
 
-        The policy, the verifier, the fallbacks and the event are the same objects. So a memory of theirs shows, and so
-        does one of the environment. Random numbers drawn in the environment's constructor show in a new one.
+        The verifier, the fallbacks and the event are always the same objects. So a memory of theirs shows, and so does
+        one of the environment or of the policy. Random numbers drawn when one of these two is made show in a new one.
         """
         reader = RunReader(store, protocol)
         homes = {trial: batch for batch in reader.batches(protocol.arms[0], None) for trial in batch.trials}
         with generators_kept():
             for trial in _again(len(homes)):
                 found = self.difference(reader, protocol, homes[trial], trial, wrapped, advance)
-                if found is not None:
-                    raise PremiseError(
-                        f"Trial {trial} gives another trace when it is run again after the last one: {found} {MUST}"
-                    )
-            make = self.make
-            if make is None:
-                return
-            for trial in spread(len(homes), FRESH):
-                fresh = self.wrapped(claim, make())
+                _refuse(trial, found, "gives another trace when it is run again after the last one", MUST)
+            for trial in spread(len(homes), FRESH) if self._is_made_anew else ():
+                anew = self._anew(trial)
+                fresh = wrapped if self.make is None else self.wrapped(claim, self.make())
                 try:
-                    found = self.difference(reader, protocol, homes[trial], trial, fresh, advance)
+                    found = anew.difference(reader, protocol, homes[trial], trial, fresh, advance)
                 finally:
-                    fresh.close()
-                if found is not None:
-                    raise PremiseError(
-                        f"Trial {trial} gives another trace in an environment that was made anew: {found} Either the "
-                        "environment draws random numbers when it is made, or it was changed or made in another way "
-                        f"than its attributes say. {_MAKE_IT} Nothing is certified."
-                    )
+                    if fresh is not wrapped:
+                        fresh.close()
+                _refuse(trial, found, *self._made_differently)
+
+    @property
+    def _is_made_anew(self) -> bool:
+        return self.make is not None or self.remake is not None
+
+    def _anew(self, trial: int) -> Objects:
+        """Return these objects with a policy that is made anew, if it can be. Refuse another policy."""
+        if self.remake is None:
+            return self
+        controller = self.remake()
+        if controller.digest != self.controller.digest:
+            raise PremiseError(
+                f"The policy that was made anew for trial {trial} has another digest than the first one. A function "
+                "that makes a policy must make the same one each time: nothing random, and no memory of earlier "
+                "calls. Nothing is certified."
+            )
+        return replace(self, controller=controller)
+
+    @property
+    def _made_differently(self) -> tuple[str, str]:
+        """What happened if a trial differs with new objects, and what to do."""
+        if self.remake is None:
+            return "gives another trace in an environment that was made anew", (
+                "Either the environment draws random numbers when it is made, or it was changed or made in another "
+                f"way than its attributes say. {_MAKE_IT} Nothing is certified."
+            )
+        what = "policy" if self.make is None else "environment and policy"
+        return f"gives another trace with {what} made anew", (
+            "Whatever is made anew must be the same each time: it must not draw random numbers when it is made, and "
+            "must not remember earlier ones. Nothing is certified."
+        )
 
     def difference(
         self,
@@ -237,7 +273,7 @@ class Objects:
             said = reader.verdicts(batch)[self.name][batch.trials.index(trial)]
             now = Verdicts.from_bytes(again[-1], where="repetition").events[self.name][0]
             if said is not now:
-                return "the trace is the same, but the event answered differently."
+                return _EVENT
         return found
 
     @property
@@ -265,6 +301,17 @@ class Objects:
         for entry, part in zip(self.fallbacks, protocol.program.fallbacks, strict=True):
             if part.make == IN_MEMORY:
                 yield f"program.fallbacks.{part.name}", (_target(entry.fallback),)
+
+
+def _refuse(trial: int, found: str | None, happened: str, advice: str) -> None:
+    """Raise if a trial came out differently. An event is blamed itself: the trace was the same."""
+    if found == _EVENT:
+        raise PremiseError(
+            f"Trial {trial} gives the same trace when it is run again, but the event answered differently. An event "
+            "must follow from the trace alone: no memory, no random numbers. Nothing is certified."
+        )
+    if found is not None:
+        raise PremiseError(f"Trial {trial} {happened}: {found} {advice}")
 
 
 def _again(trials: int) -> list[int]:
@@ -375,16 +422,14 @@ def _stages(schedule: Schedule) -> Entry:
     """Return a schedule as a protocol's table."""
     found: Entry = {}
     for stage in schedule.stages:
+        table = partial(_sensor, schedule.readers) if stage is Stage.SENSOR else _block
         blocks = schedule.of(stage)
-        if stage is Stage.SENSOR:
-            if isinstance(blocks, tuple):
-                raise ValueError("`schedule` must have one sensor block for all steps, got one per step.")
-            found[stage.value] = {"sigma": _sigma(blocks), "readers": schedule.readers}
-        elif isinstance(blocks, tuple):
-            found[stage.value] = [_block(block) for block in blocks]
-        else:
-            found[stage.value] = _block(blocks)
+        found[stage.value] = [table(block) for block in blocks] if isinstance(blocks, tuple) else table(blocks)
     return found
+
+
+def _sensor(readers: str, block: ProposalSchedule) -> Entry:
+    return {"sigma": _sigma(block), "readers": readers}
 
 
 def _block(block: ProposalSchedule) -> Entry:

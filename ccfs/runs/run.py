@@ -12,7 +12,7 @@ from ccfs.files.imports import add_modules
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.runs.batches import Batch, plan, run_batch
 from ccfs.runs.build import check
-from ccfs.runs.counting import is_enough, recorded_events, successes
+from ccfs.runs.counting import is_enough, recorded_events, verdicts
 from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.journal import commit, is_finished
 from ccfs.runs.manifest import MANIFEST, write_manifest
@@ -200,18 +200,18 @@ def _run_until_enough(
     Results that arrive early wait for their turn, and results after the stopping time are dropped.
     """
     batches = list(plan(protocol, arm, None))
-    counts = dict.fromkeys((spec.name for spec in protocol.events), 0)
+    are_inside: dict[str, list[bool]] = {spec.name: [] for spec in protocol.events}
     kept = trials = 0
     # Closed at the `break`, so that the batches in flight are cancelled at once.
     with recorded_events(store, protocol) as events, closing(_in_order(store, pool, batches)) as stream:
         for batch, files in stream:
             if files is not None:
                 commit(store, batch, files)
-            for name, count in successes(store, protocol, batch, events).items():
-                counts[name] += count
+            for name, inside in verdicts(store, protocol, batch, events).items():
+                are_inside[name] += inside
             kept, trials = kept + 1, trials + len(batch.trials)
             (found if files is None else advance)(len(batch.trials))
-            if is_enough(protocol, arm, counts, trials):
+            if is_enough(protocol, arm, are_inside):
                 break
     for batch in batches[kept:]:
         if store.exists(batch.journal):

@@ -49,7 +49,11 @@ class ForeignPart:
     def __str__(self) -> str:
         given = ", ".join(f"{name}={canonical_json(value)}" for name, value in self.arguments.items())
         shown = given if len(given) <= _LONGEST else f"{given[:_LONGEST]}..."
-        code = "which is not on this machine" if self.digest == NOT_HERE else f"digest {self.digest[:16]}"
+        code = (
+            "which is not found here: give its folder with --modules"
+            if self.digest == NOT_HERE
+            else f"digest {self.digest[:16]}"
+        )
         return f"{self.place}: {self.make}({shown}), {code}"
 
 

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from ccfs.controllers.actor import FrozenNormalizer, prepared
 from ccfs.controllers.adapters.content import framed, value_content
 from ccfs.controllers.adapters.environments import Environment, Space, refuse_missing_wrappers
+from ccfs.controllers.adapters.saved import LIVE
 from ccfs.runtime.flat import unflattened
 
 if TYPE_CHECKING:
     from stable_baselines3.common.running_mean_std import RunningMeanStd
     from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
-__all__ = ["Observed", "Step", "kind", "normalizing", "own_steps", "reading"]
+__all__ = ["Array", "Observed", "Step", "kind", "normalizing", "own_steps", "reading", "stacking"]
 
 Array: TypeAlias = "NDArray[np.generic]"
 Observed: TypeAlias = "Array | dict[str, Array]"
@@ -123,6 +124,17 @@ def _step(layer: object) -> list[Step]:
 
 def _space(layer: object) -> object:
     return getattr(getattr(layer, "venv", None), "observation_space", None)
+
+
+def stacking(space: Space, frames: int) -> tuple[Step, ...]:
+    """Return what `VecFrameStack` with so many frames does to observations of `space`, nothing for one frame."""
+    if frames == 1:
+        return ()
+    if not isinstance(space, spaces.Box):
+        raise ValueError(f"`frames` must be 1 for observations that are no Box, got {frames} of {space}. {LIVE}")
+    from stable_baselines3.common.vec_env.stacked_observations import StackedObservations
+
+    return (_stack(StackedObservations(1, frames, space)),)
 
 
 def _stack(stacked: Any) -> _Stack:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from ccfs.controllers.actor import NumpyActor
 from ccfs.controllers.adapters.environments import Space
+from ccfs.controllers.adapters.predict import PredictController
 from ccfs.controllers.adapters.saved import LOST, RAW, Normalizer, as_normalizer
 from ccfs.controllers.adapters.sb3 import from_sb3
 from ccfs.files.reading import read_text
@@ -28,7 +29,7 @@ def from_rl_zoo(
     *,
     observation_space: Space | None = None,
     action_space: Space | None = None,
-) -> NumpyActor:
+) -> NumpyActor | PredictController:
     """Return the policy of an agent that the RL Zoo saved, with its statistics if it was trained with `normalize`.
 
     `config.yml` says whether observations were normalised, and `vecnormalize.pkl` holds the statistics. Neither the
@@ -56,7 +57,7 @@ def from_rl_zoo(
     own: Normalizer = as_normalizer(normalizer)
     if own is None:
         own = _own_normalizer(config.get("normalize", False), folder)
-    return from_sb3(model, own, observation_space=observation_space, action_space=action_space)
+    return from_sb3(model, own, observation_space=observation_space, action_space=action_space, frames=_frames(config))
 
 
 def settings_folder(path: Path) -> Path | None:
@@ -92,18 +93,20 @@ def _own_normalizer(normalize: object, folder: Path) -> Normalizer:
 
 
 def _refuse_wrappers(config: dict[str, object], model: Path) -> None:
+    frames = f", frames={_frames(config)}" if _frames(config) > 1 else ""
     for name in _WRAPPERS:
         if config.get(name):
             raise ValueError(
                 f"config.yml says `{name}: {config[name]}`. Wrap your environment in the same way, and use "
-                f"from_sb3({model.name!r}, normalizer=...), which reads the model alone."
+                f"from_sb3({model.name!r}, normalizer=...{frames}), which reads the model alone."
             )
-    stacked = config.get("frame_stack")
-    if stacked and stacked != 1:
-        raise ValueError(
-            f"config.yml says `frame_stack: {stacked}`. Load the model with its library, if you trust the file, with "
-            "`env=` an environment under VecFrameStack, and pass the model itself."
-        )
+
+
+def _frames(config: dict[str, object]) -> int:
+    stacked = config.get("frame_stack") or 1
+    if not isinstance(stacked, int) or isinstance(stacked, bool):
+        raise ValueError(f"config.yml must say how many frames `frame_stack` puts together, got {stacked!r:.100}.")
+    return stacked
 
 
 def _config(path: Path) -> dict[str, object]:

@@ -24,7 +24,7 @@ from ccfs.files.reading import read_bytes
 if TYPE_CHECKING:
     from stable_baselines3.common.vec_env import VecNormalize
 
-__all__ = ["LOST", "RAW", "Normalizer", "as_normalizer", "normalizer_from_sb3", "space_of", "statistics"]
+__all__ = ["LIVE", "LOST", "RAW", "Normalizer", "as_normalizer", "normalizer_from_sb3", "space_of", "statistics"]
 
 RAW: Final = "none"
 """In place of a normaliser: the policy reads observations as they are."""
@@ -34,6 +34,8 @@ LOST: Final = (
     "Pass `normalizer=`: the statistics of its `VecNormalize` (`normalizer_from_sb3(vec_env)`, or the path of its "
     f'vecnormalize.pkl), or "{RAW}" if the policy reads observations as they are.'
 )
+
+LIVE: Final = "Use `as_controller` with the live model itself. Load a file with its library only if you trust it."
 
 _DEPTH: Final = 8
 _VEC_NORMALIZE: Final = "stable_baselines3.common.vec_env.vec_normalize.VecNormalize"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import numpy as np
 from gymnasium import spaces
 
+from ccfs.certificates import checks
 from ccfs.controllers.actor import FrozenNormalizer, NumpyActor
 from ccfs.controllers.adapters.environments import (
     Environment,
@@ -25,9 +26,10 @@ from ccfs.controllers.adapters.environments import (
     check_observation_space,
     refuse_action_space,
 )
-from ccfs.controllers.adapters.predict import refuse_lost
+from ccfs.controllers.adapters.predict import PredictController, refuse_lost
 from ccfs.controllers.adapters.preparation import kind, own_steps
-from ccfs.controllers.adapters.saved import LOST, Normalizer, as_normalizer, normalizer_from_sb3, space_of
+from ccfs.controllers.adapters.rebuilt import REBUILT, rebuilt
+from ccfs.controllers.adapters.saved import LIVE, LOST, Normalizer, as_normalizer, normalizer_from_sb3, space_of
 from ccfs.controllers.adapters.torch import TORCH_ACTIVATIONS, Arrays, linear_layers, read_tensors
 from ccfs.files.pickled import Named, PickleError, followed
 
@@ -51,11 +53,10 @@ _CLASSES: Final = {
 _KNOWN: Final = {
     "activation_fn", "net_arch", "log_std_init", "ortho_init", "use_sde", "optimizer_class", "optimizer_kwargs",
     "n_critics", "n_quantiles", "share_features_extractor", "full_std", "use_expln", "sde_net_arch", "normalize_images",
-    "squash_output", "clip_mean", "with_bias", "device", ":type:", ":serialized:",
+    "squash_output", "clip_mean", "with_bias", "device",
 }  # fmt: skip
 _FLATTENING: Final = {f"stable_baselines3.common.torch_layers.{name}Extractor" for name in ("Flatten", "Combined")}
 _LARGEST: Final = 2**30
-_LIVE: Final = "Use `as_controller` with the live model itself. Load a file with its library only if you trust it."
 Settings: TypeAlias = Mapping[str, object]
 
 
@@ -71,6 +72,7 @@ class _Policy:
     is_squashed: bool
     clip_mean: float
     state: Settings
+    settings: Settings
 
 
 def from_sb3(
@@ -80,14 +82,19 @@ def from_sb3(
     env: Environment | None = None,
     observation_space: Space | None = None,
     action_space: Space | None = None,
-) -> NumpyActor:
-    """Return the deterministic action, or the scores of the actions, of a model whose policy is an MLP.
+    frames: int = 1,
+) -> NumpyActor | PredictController:
+    """Return the deterministic action, or the scores of the actions, of a model of Stable-Baselines3 or sb3-contrib.
 
     Of a file, only `policy.pth` (with `weights_only=True`) and the `data` JSON are used. Spaces in it are pickled. They
     are read off without running the pickle, whether they are those of gym or of Gymnasium. For a Box the result is what
     `model.predict(..., deterministic=True)` gives, before it is clipped, because the program clips the center to the
     action box. For Discrete and MultiDiscrete actions it is the scores of which `predict` takes the greatest: logits or
     Q-values. Observations that are no flat Box are read as `ccfs.controllers.flattened(env)` gives them.
+
+    A policy of linear layers becomes a `NumpyActor`. One with an LSTM, with images or with `frames` is made anew in the
+    library's own class, which must be installed, and gets the weights of the file. It answers as the library does. It
+    runs in torch, so a replay on another machine can differ in the last bits.
 
     Args:
         path_or_model: a .zip written by `model.save`, or the model.
@@ -96,13 +103,29 @@ def from_sb3(
         env: the environment to be certified. A live model's Gymnasium wrappers must be around it.
         observation_space: of the environment, if the one in the file cannot be read. Otherwise they are compared.
         action_space: likewise.
+        frames: for a file of a model that was trained under `VecFrameStack`: how many frames it put together. The file
+            does not say it.
     """
     if env is not None:
         observation_space = env.observation_space if observation_space is None else observation_space
         action_space = env.action_space if action_space is None else action_space
-    given = as_normalizer(normalizer)
+    given, count = as_normalizer(normalizer), checks.count("frames", frames, minimum=1)
     if isinstance(path_or_model, (str, os.PathLike)):
         policy = _from_file(Path(path_or_model), given, observation_space, action_space)
+        if count == 1 and observation_space is not None:
+            _refuse_frames(policy.observation_space, observation_space)
+        if count > 1 or _needs_library(policy):
+            check_action_space(policy.action_space, action_space)
+            return rebuilt(
+                Named(policy.module, policy.name),
+                policy.settings,
+                policy.state,
+                observation_space=policy.observation_space,
+                action_space=policy.action_space,
+                seen=observation_space,
+                frames=count,
+                normalizer=given if isinstance(given, FrozenNormalizer) else None,
+            )
     else:
         if not (hasattr(path_or_model, "policy") and hasattr(path_or_model, "get_vec_normalize_env")):
             got = type(path_or_model).__name__
@@ -135,15 +158,19 @@ def _own_normalizer(model: BaseAlgorithm, env: Environment | None) -> FrozenNorm
 def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:
     refuse_action_space(policy.action_space)
     if policy.name not in _CLASSES.get(policy.module, ()):
-        raise ValueError(f"`policy_class` must be an MLP policy of SB3, got {policy.name} of {policy.module}. {_LIVE}")
-    _refuse_images(policy.observation_space)
-    if any(name.split(".")[0] == "features_extractor" or ".features_extractor." in name for name in policy.state):
+        raise ValueError(f"`policy_class` must be an MLP policy of SB3, got {policy.name} of {policy.module}. {LIVE}")
+    if _reads_images(policy.observation_space):
         raise ValueError(
-            f"The policy must read its observations without a features extractor, got one with weights. {_LIVE}"
+            "The policy must read numbers, got images, which the library turns and rescales before its network sees "
+            "them. Use `from_predict`."
+        )
+    if _has_extractor(policy.state):
+        raise ValueError(
+            f"The policy must read its observations without a features extractor, got one with weights. {LIVE}"
         )
     if policy.activation not in TORCH_ACTIVATIONS:
         raise ValueError(
-            f"`activation_fn` must be one of {sorted(TORCH_ACTIVATIONS)}, got {policy.activation!r}. {_LIVE}"
+            f"`activation_fn` must be one of {sorted(TORCH_ACTIVATIONS)}, got {policy.activation!r}. {LIVE}"
         )
     weights, biases = _layers(policy)
     box = policy.action_space if policy.is_squashed and isinstance(policy.action_space, spaces.Box) else None
@@ -165,6 +192,29 @@ def _actor(policy: _Policy, normalizer: FrozenNormalizer | None) -> NumpyActor:
             f"{actor.observation_size} and {actor.action_size}."
         )
     return actor
+
+
+def _needs_library(policy: _Policy) -> bool:
+    """Say whether a policy can be made anew in its library's class, and is more than linear layers and activations."""
+    if policy.name not in REBUILT.get(policy.module, ()):
+        return False
+    is_plain = policy.name in _CLASSES.get(policy.module, ()) and policy.settings.keys() <= _KNOWN
+    is_plain = is_plain and policy.activation in TORCH_ACTIVATIONS and not _has_extractor(policy.state)
+    return not is_plain or _reads_images(policy.observation_space)
+
+
+def _refuse_frames(own: Space, seen: Space) -> None:
+    """Refuse a file whose policy seems to read several observations at once, and say how to load it."""
+    many, one = (space.shape and int(np.prod(space.shape)) for space in (own, seen))
+    if isinstance(own, spaces.Box) and many and one and many > one and many % one == 0:
+        raise ValueError(
+            f"`policy` must read the observations of the environment, {seen}, got a policy for {own}. If it was "
+            f"trained under VecFrameStack, use ccfs.controllers.from_sb3(path, env=env, frames={many // one})."
+        )
+
+
+def _has_extractor(state: Settings) -> bool:
+    return any(name.split(".")[0] == "features_extractor" or ".features_extractor." in name for name in state)
 
 
 def _is_sac(policy: _Policy) -> bool:
@@ -220,13 +270,9 @@ def _action_size(space: Space) -> int:
     return int(np.sum(space.nvec)) if isinstance(space, spaces.MultiDiscrete) else spaces.flatdim(space)
 
 
-def _refuse_images(space: Space) -> None:
+def _reads_images(space: Space) -> bool:
     parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    if any(isinstance(part, spaces.Box) and len(part.shape) == 3 and part.dtype == np.uint8 for part in parts):
-        raise ValueError(
-            "The policy must read numbers, got images, which the library turns and rescales before its network sees "
-            f"them. {_LIVE}"
-        )
+    return any(isinstance(part, spaces.Box) and len(part.shape) == 3 and part.dtype == np.uint8 for part in parts)
 
 
 def _from_file(
@@ -235,32 +281,35 @@ def _from_file(
     data, weights = _members(path)
     state = read_tensors(io.BytesIO(weights), "policy.pth")
     module, name = _policy_class(data)
-    settings = _dictionary(data, "policy_kwargs")
+    settings = _settings(data, module)
     unknown = settings.keys() - _KNOWN
-    if unknown:
-        raise ValueError(f"`policy_kwargs` must not change the network, got {sorted(unknown)}. {_LIVE}")
+    if unknown and name not in REBUILT.get(module, ()):
+        raise ValueError(f"`policy_kwargs` must not change the network, got {sorted(unknown)}. {LIVE}")
     actions = _space(data, "action_space", action_space)
     if normalizer is None:
         _refuse_lost(data, module)
-    activation = settings.get("activation_fn", "Tanh" if module == _ON_POLICY else "ReLU")
+    default = Named("torch.nn.modules.activation", "Tanh" if module == _ON_POLICY else "ReLU")
+    activation = settings.get("activation_fn", default)
+    is_torch = isinstance(activation, Named) and activation.module.startswith("torch.nn.modules.")
     return _Policy(
         module=module,
         name=name,
-        activation=str(activation).removesuffix("'>").rsplit(".", 1)[-1],
+        activation=str(activation).rpartition(".")[2] if is_torch else str(activation),
         observation_space=_space(data, "observation_space", observation_space),
         action_space=actions,
         is_squashed=_is_squashed(module, name, settings.get("squash_output")),
         clip_mean=float(cast("float", settings.get("clip_mean", 2.0))),
         state=state,
+        settings=settings,
     )
 
 
 def _is_squashed(module: str, name: str, setting: object) -> bool:
-    """Say whether answers pass through tanh and are stretched to the action box. A setting may stand there as text."""
+    """Say whether answers pass through tanh and are stretched to the action box."""
     default = module != _ON_POLICY and name != "ARSLinearPolicy"
     if module not in (_ON_POLICY, "sb3_contrib.ars.policies") or setting is None:
         return default
-    return setting is True or setting == "True"
+    return setting is True
 
 
 def _refuse_lost(data: Settings, module: str) -> None:
@@ -320,6 +369,23 @@ def _space(data: Settings, name: str, given: Space | None) -> Space:
         ) from error
 
 
+def _settings(data: Settings, module: str) -> Settings:
+    """Return the arguments with which the policy was made. Classes among them are names."""
+    written: Settings | object = _dictionary(data, "policy_kwargs")
+    if ":serialized:" in cast("Settings", written):
+        # Beside the pickle stands its text, for people. What the library would load is the pickle.
+        try:
+            written = followed(_pickle(cast("Settings", written)))
+        except PickleError as error:
+            raise ValueError(
+                f"`policy_kwargs` must be readable without running their pickle: {error} {LIVE}"
+            ) from error
+    if not isinstance(written, dict):
+        raise ValueError(f"`policy_kwargs` must be a dictionary, got {type(written).__name__}. {LIVE}")
+    is_on_policy = module in (_ON_POLICY, "sb3_contrib.common.recurrent.policies")
+    return {**written, "use_sde": data.get("use_sde") is True} if is_on_policy else written
+
+
 def _pickle(entry: Settings) -> bytes:
     try:
         return base64.b64decode(str(entry.get(":serialized:", "")), validate=True)
@@ -340,7 +406,7 @@ def _from_model(model: BaseAlgorithm) -> _Policy:
     other = extractors - _FLATTENING
     if other:
         names = ", ".join(sorted(name.rpartition(".")[2] for name in other))
-        raise ValueError(f"The policy must have a features extractor of SB3 that only flattens, got {names}. {_LIVE}")
+        raise ValueError(f"The policy must have a features extractor of SB3 that only flattens, got {names}. {LIVE}")
     module, _, name = kind(policy).rpartition(".")
     activation = getattr(policy, "activation_fn", None)
     return _Policy(
@@ -352,4 +418,5 @@ def _from_model(model: BaseAlgorithm) -> _Policy:
         is_squashed=bool(getattr(policy, "squash_output", False)),
         clip_mean=float(getattr(getattr(policy, "actor", None), "clip_mean", 2.0)),
         state={name: value.detach().cpu() for name, value in policy.state_dict().items()},
+        settings={},
     )

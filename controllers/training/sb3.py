@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 from rich.console import Console
@@ -17,6 +17,8 @@ from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LO
 
 if TYPE_CHECKING:
     from stable_baselines3 import PPO
+
+    from ccfs.controllers.actor import NumpyActor
 
 __all__ = ["PricedCost", "train_sb3"]
 
@@ -64,7 +66,7 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
     model.save(target / "model.zip")
     card = zoo.write(
         target,
-        from_sb3(target / "model.zip"),
+        cast("NumpyActor", from_sb3(target / "model.zip")),  # an `MlpPolicy` is linear layers
         name=name,
         algorithm="PPO of Stable-Baselines3 on reward minus penalty times cost",
         environment=environment,

@@ -29,7 +29,7 @@ def lines() -> Iterator[tuple[str, ...]]:
 
 def _lines(name: str, protocol: Protocol) -> Iterator[tuple[str, ...]]:
     table = records.rows(records.lines(name), protocol, protocol.events[0].name)
-    rows = [row for row in table if row.certificate.bound is protocol.bound]
+    rows = [row for row in table if row.bound == protocol.claim.bound]
     for kind, coordinates in (("all 60", None), ("48 lidar", LIDARS)):
         bounds = {
             spec.name: lipschitz_upper(zoo.actor(str(spec.arguments["name"])), coordinates=coordinates)

@@ -12,13 +12,13 @@ from pathlib import Path
 import first_edition
 import pyarrow as pa
 
-from ccfs.certificates.bounds import Bound
+from ccfs.certificates.means import Total
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import refuse_missing_trials
-from ccfs.results.costs import cost_study, costs_document
-from ccfs.results.table import TableRow, markdown, table_rows
+from ccfs.results.table import TableRow, markdown, shown_bounds, table_rows
+from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import trial_lines
 from ccfs.results.verify import verify
 from ccfs.runs.store import Store
@@ -27,7 +27,6 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 BUDGET = 0.02
 COST_BUDGETS = (0.0, 0.02, 0.1)
-BOTH = (Bound.HOEFFDING, Bound.COHORT)
 
 
 def keep(run: Path, name: str, command: str) -> Path:
@@ -51,10 +50,27 @@ def keep(run: Path, name: str, command: str) -> Path:
     record = {"command": command, "protocol": protocol.hash, "traces": traces}
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if not protocol.stop.cost:  # whole episodes: their total cost is worth a study
-        (folder / "costs.json").write_bytes(costs_document(cost_study(store), COST_BUDGETS).to_bytes())
+        (folder / "costs.json").write_bytes(costs(name).to_bytes())
     (folder / "table.md").write_text(tables(lines(name), protocol), encoding="utf-8")
     seal(folder)
     return folder
+
+
+def costs(name: str) -> RunTotals:
+    """Return the certified total costs of a kept run, from its trial lines. Every step of these runs cost 0 or 1."""
+    protocol, found = stored_protocol(name), lines(name).to_pylist()
+    ceiling = float(protocol.horizon)
+    nominal = [line for line in found if line["attack"] == "nominal"]
+    totals = {
+        arm.name: [
+            [line["total_cost"] if (line["outcome"], line["steps"]) == ("horizon", protocol.horizon) else ceiling]
+            for line in nominal
+            if f"{line['controller']}/{line['schedule']}" == arm.name
+        ]
+        for arm in protocol.arms
+    }
+    study = certify_study(protocol, Total.COST, totals, lowest=0.0, highest=ceiling, is_range_given=False)
+    return run_totals(study, COST_BUDGETS, default_limits(study), of=stored_hash(name))
 
 
 def seal(folder: Path) -> None:
@@ -108,8 +124,8 @@ def lines(name: str) -> pa.Table:
 
 
 def rows(table: pa.Table, protocol: Protocol, event: str) -> list[TableRow]:
-    """Return the table's rows under both bounds of a cohort."""
-    return table_rows(table, protocol, event, BOTH)
+    """Return the table's rows under the bound of the claim and those that stand beside it."""
+    return table_rows(table, protocol, event, shown_bounds(protocol))
 
 
 def tables(table: pa.Table, protocol: Protocol) -> str:
@@ -123,7 +139,11 @@ def _table(table: pa.Table, protocol: Protocol, event: str) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--costs"] and len(sys.argv) == 3:  # again from the kept lines
+        (RESULTS / sys.argv[2] / "costs.json").write_bytes(costs(sys.argv[2]).to_bytes())
+        seal(RESULTS / sys.argv[2])
+        raise SystemExit
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python experiments/goal2/records.py RUN NAME")
+        raise SystemExit("usage: python experiments/goal2/records.py RUN NAME, or --costs NAME")
     study = "goal2" if sys.argv[2] == "table" else f"goal2-{sys.argv[2]}"
     print(keep(Path(sys.argv[1]), sys.argv[2], f"ccfs study run {study} -o {sys.argv[1]}"))

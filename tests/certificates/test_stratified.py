@@ -186,6 +186,76 @@ def test_law_claims_are_false_with_probability_at_most_delta_by_enumeration(delt
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("delta", [0.5, 0.2])
+def test_law_claims_are_false_with_probability_at_most_delta_at_the_best_moment_to_stop(delta: float) -> None:
+    """A run that stops at the first false claim it can make, over every law with two atoms on a grid."""
+    claims = {
+        s: certificate(s, DRAWS, sampling="law", delta=delta, target=TARGET, grid=SIZES).mu
+        for strata in range(1, 7)
+        for s in combinations_with_replacement(range(DRAWS + 1), strata)
+    }
+    worst = at_end = Fraction(0)
+    for low, high in combinations_with_replacement(PROBABILITIES, 2):
+        for weight in (Fraction(i, 4) for i in range(5)):
+            law = {low: 1 - weight, high: weight} if low != high else {low: Fraction(1)}
+            truth = {mu: sum(float(mass) * kept(p, mu) for p, mass in law.items()) for mu in SIZES}
+            unit = [sum(mass * binomial(s, DRAWS, p) for p, mass in law.items()) for s in range(DRAWS + 1)]
+            alive, stopped = {(): Fraction(1)}, Fraction(0)
+            for _ in range(6):
+                grown: dict[tuple[int, ...], Fraction] = {}
+                for (counts, mass), (s, chance) in product(alive.items(), enumerate(unit)):
+                    key = tuple(sorted((*counts, s)))
+                    mu = claims[key]
+                    if mu is not None and truth[mu] < TARGET - 1e-12:
+                        stopped += mass * chance
+                    elif mass * chance:
+                        grown[key] = grown.get(key, Fraction(0)) + mass * chance
+                alive = grown
+            worst = max(worst, stopped)
+            at_end = max(
+                at_end,
+                sum(
+                    (
+                        mass
+                        for counts, mass in sorted_counts([law] * 6, DRAWS).items()
+                        if (mu := claims[counts]) is not None and truth[mu] < TARGET - 1e-12
+                    ),
+                    Fraction(0),
+                ),
+            )
+    assert at_end < worst <= Fraction(delta)  # stopping helps, and not beyond delta
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", BOTH)
+def test_claims_with_a_pilot_are_false_with_probability_at_most_delta_by_enumeration(sampling: str) -> None:
+    """Four strata with one pilot draw and two main draws each, p on a grid, every outcome."""
+    strata, delta, target = 4, 0.5, 0.5
+    kinds = list(product(range(2), range(3)))
+
+    def mu_of(outcome) -> float | None:
+        pilot, main = ([entry[i] for entry in outcome] for i in (0, 1))
+        options = {"delta": delta, "family": 1, "target": target, "schedule": BLOCK, "sampling": sampling}
+        return certify_strata(pilot, 1, main, 2, grid=SIZES, **options).mu
+
+    claims = {outcome: mu_of(outcome) for outcome in combinations_with_replacement(kinds, strata)}
+    worst = Fraction(0)
+    for chances in combinations_with_replacement([Fraction(i, 10) for i in (0, 2, 4, 5, 8, 10)], strata):
+        truth = {mu: sum(kept(p, mu) for p in chances) / strata for mu in SIZES}
+        masses: dict[tuple[tuple[int, int], ...], Fraction] = {(): Fraction(1)}
+        for p in chances:
+            grown: dict[tuple[tuple[int, int], ...], Fraction] = {}
+            for (seen, mass), kind in product(masses.items(), kinds):
+                key = tuple(sorted((*seen, kind)))
+                grown[key] = grown.get(key, Fraction(0)) + mass * binomial(kind[0], 1, p) * binomial(kind[1], 2, p)
+            masses = grown
+        wrong = (mass for o, mass in masses.items() if (mu := claims[o]) is not None and truth[mu] < target - 1e-12)
+        worst = max(worst, sum(wrong, Fraction(0)))
+    assert worst <= Fraction(delta)
+    assert any(mu is not None for mu in claims.values())
+
+
+@pytest.mark.slow
 def test_cohort_rule_is_wrong_on_a_law_and_the_rule_for_a_law_is_not() -> None:
     """Initial states that always or never succeed: 45% of the law succeed, so "at least 1/2" is false at every mu.
 

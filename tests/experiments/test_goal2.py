@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from stored_studies import EXPERIMENTS
 
-from ccfs.certificates.trajectory import certify_event
+from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.controllers import zoo
 from ccfs.protocol.model import load_protocol
 from ccfs.results.certify import certify
@@ -75,7 +76,7 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
     protocol = records.stored_protocol(name)
     documents = list(certificates(name))
     assert len(documents) == protocol.claims
-    seeds_of_cohort = list(protocol.trials.seeds)
+    seeds_of_cohort = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
     for document in documents:
         assert document.protocol == records.stored_hash(name)
         lines = lines_of(name, document)
@@ -83,6 +84,11 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
         assert [line["reset_seed"] for line in nominal] == seeds_of_cohort
         inside = sum(line[f"in {document.event}"] for line in nominal)
         assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
+        if isinstance(document.trajectory, StratifiedCertificate):
+            by_seed = np.array([line[f"in {document.event}"] for line in nominal]).reshape(-1, protocol.trials.per_seed)
+            pilot = protocol.trials.draws.pilot
+            assert document.trajectory.pilot_successes == tuple(by_seed[:, :pilot].sum(axis=1).tolist())
+            assert document.trajectory.main_successes == tuple(by_seed[:, pilot:].sum(axis=1).tolist())
         if document.definition.event != "cost-at-most":
             assert inside == sum(is_inside(document.definition.event, line) for line in nominal)
         for attacked in document.attacks:
@@ -119,9 +125,11 @@ def test_no_certified_seed_was_used_for_anything_else():
 
 
 def test_cost_study_is_rederived_from_the_trial_lines():
-    study = json.loads((records.RESULTS / "costs" / "costs.json").read_text(encoding="utf-8"))
+    content = (records.RESULTS / "costs" / "costs.json").read_bytes()
+    assert records.costs("costs").to_bytes() == content
+    study = json.loads(content)
     protocol = records.stored_protocol("costs")
-    assert study["most"] == protocol.horizon
+    assert (study["lowest"], study["highest"]) == (0.0, protocol.horizon)
     for arm in protocol.arms:
         found = study["arms"][arm.name]
         mine = [
@@ -130,27 +138,9 @@ def test_cost_study_is_rederived_from_the_trial_lines():
             if f"{line['controller']}/{line['schedule']}" == arm.name and line["attack"] == "nominal"
         ]
         assert all(line["outcome"] == "horizon" and line["steps"] == protocol.horizon for line in mine)
-        counts = [sum(line["total_cost"] <= at for line in mine) for at in study["grid"]]
-        assert counts == found["successes"]
-        family = len(protocol.arms) * len(study["grid"])
-        for i, budget in enumerate(study["budgets"]):
-            lowers = [
-                certify_event(
-                    count,
-                    found["trials"],
-                    delta=study["delta"],
-                    family=family,
-                    target=0.5,
-                    schedule=arm.schedule.plan,
-                    bound=protocol.bound,
-                ).lower_at(budget)
-                for count in counts
-            ]
-            assert found["lower"][i] == lowers
-            edges = [*study["grid"], study["most"]]
-            area = sum((b - a) * (1 - low) for a, b, low in zip(edges, edges[1:], lowers, strict=False))
-            assert found["expected_upper"][i] == pytest.approx(area, rel=1e-12)
-            assert found["expected_upper"][i] >= area * (1 - 1e-15)
+        assert [[line["total_cost"]] for line in mine] == found["certificate"]["totals"]
+        assert found["certificate"]["family"] == len(protocol.arms)
+        assert found["expected"] == sorted(found["expected"])  # grows with the budget
 
 
 def test_observation_budgets_are_rederived_for_one_arm():

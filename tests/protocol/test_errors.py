@@ -43,7 +43,7 @@ def test_advice_on_kind_is_silent_about_other_kinds():
 
 
 def test_advice_on_arguments_lists_what_is_taken_only_if_they_do_not_fit():
-    told = " It takes: path_or_model, normalizer=None, env=None, observation_space=None, action_space=None."
+    told = " It takes: path_or_model, normalizer=None, env=None, observation_space=None, action_space=None, frames=1."
     assert advice_on_arguments(from_sb3, {"source": "ppo.zip"}) == told
     assert advice_on_arguments(from_sb3, {}) == told
     assert advice_on_arguments(from_sb3, {"path_or_model": "ppo.zip"}) == ""

@@ -111,8 +111,9 @@ def test_page_lists_every_bound_with_the_trials_that_it_goes_with() -> None:
     trials = {"cohort": {"first": 0, "count": 9}, "initial_law": 9}
     plain = read_toml(block("toml", 'name = "pendulum"'))
     for bound, kind in listed.items():
-        content = {**plain, "trials": {kind: trials[kind]}, "claim": {**plain["claim"], "bound": bound}}
-        assert parse_protocol(content, where="page").bound.value == bound
+        given = {kind: trials[kind]} if kind != "draws" else {"initial_law": 9, "draws": {"main": 4}}
+        content = {**plain, "trials": given, "claim": {**plain["claim"], "bound": bound}}
+        assert parse_protocol(content, where="page").claim.bound == bound
 
 
 def test_page_names_no_module_path_of_ours_as_a_part() -> None:
@@ -134,9 +135,9 @@ def test_page_states_the_least_number_of_trials() -> None:
 
 def test_page_fragments_are_toml_that_a_protocol_takes() -> None:
     whole = read_toml(block("toml", 'name = "pendulum"'))
-    for beginning in ("[trials]\ncohort", 'event = "all-of"'):
+    for beginning in ("[trials]\ncohort", 'event = "all-of"', "[claim]\ndelta"):
         content = {**whole, **read_toml(block("toml", beginning))}
-        if "cohort" in beginning:
+        if beginning.startswith("[trials]"):
             content["claim"] = {**content["claim"], "bound": "cohort"}
         parse_protocol(content, where="page")
 

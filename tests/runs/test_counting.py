@@ -18,9 +18,10 @@ def test_is_enough_waits_for_the_last_of_several_events(tmp_path):
     second = ("[[attacks]]", '[[events]]\nname = "acts"\nevent = "no-abstention"\n\n[[attacks]]')
     made = protocol(tmp_path, trials=400, a=law, b=stop, c=second)
     arm = made.arms[0]
-    assert is_enough(made, arm, {"safe": 400, "acts": 400}, 400)
-    for counts in ({"safe": 400, "acts": 200}, {"safe": 200, "acts": 400}, {"safe": 0, "acts": 0}):
-        assert not is_enough(made, arm, counts, 400)
+    assert is_enough(made, arm, {"safe": [True] * 400, "acts": [True] * 400})
+    for safe, acts in ((400, 200), (200, 400), (0, 0)):
+        found = {"safe": [i < safe for i in range(400)], "acts": [i < acts for i in range(400)]}
+        assert not is_enough(made, arm, found)
 
 
 @pytest.mark.parametrize("bound", list(Bound))

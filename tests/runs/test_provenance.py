@@ -242,7 +242,7 @@ def test_audit_of_a_run_whose_environment_is_not_here_is_no_crash(tmp_path, monk
     report = audit(store, replay=1)
     assert (report.faults, report.replayed) == ((), 0)
     assert "must name something that can be imported, got 'elsewhere:Priced'" in report.unchecked[0]
-    assert "elsewhere:Priced(), which is not on this machine" in report.would_run[0]
+    assert "elsewhere:Priced(), which is not found here: give its folder with --modules" in report.would_run[0]
 
 
 def test_run_resumed_with_another_file_that_an_argument_names_is_refused(tmp_path, monkeypatch):

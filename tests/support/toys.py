@@ -103,7 +103,7 @@ def registered(steps):
 
 
 class Priced(gymnasium.Env):
-    """Costs `price` in each of the first (reset seed mod 4) of six steps, whatever is done."""
+    """Costs `price` in each of the first (reset seed mod 4) of six steps, whatever is done. A cost is a lost reward."""
 
     def __init__(self, *, price=1.0, crash_at=None, silent_at=None, steps=None):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -118,11 +118,12 @@ class Priced(gymnasium.Env):
     def step(self, action):
         if self.t == self.crash_at:
             raise RuntimeError("the simulation diverged")
-        info = {"cost": self.price * (self.t < self.costly)}
+        reward = -self.price * (self.t < self.costly)
+        info = {"cost": -reward}
         if self.silent_at is not None and self.t >= self.silent_at:
             info = {}
         self.t += 1
-        return np.zeros(1), 0.0, False, self.t == self.steps, info
+        return np.zeros(1), reward, False, self.t == self.steps, info
 
 
 class Slow(Priced):

@@ -83,7 +83,9 @@ def test_from_rl_zoo_says_what_is_missing_or_cannot_be_known(tmp_path):
             r"env_wrapper: \['mine.A', 'mine.B'\]",
         ),
         (config(normalize="true", vec_env_wrapper="mine.V"), r"`vec_env_wrapper: mine.V`"),
-        (config(normalize="true", frame_stack="4"), r"`frame_stack: 4`. Load the model"),
+        (config(normalize="true", frame_stack="some"), r"how many frames `frame_stack` puts together, got 'some'"),
+        (config(normalize="true", frame_stack="4"), r"must be given for `frames` of a policy that reads"),
+        (config(env_wrapper="mine.Atari", frame_stack="4"), r"from_sb3\('Arm-v1.zip', normalizer=..., frames=4\)"),
         ("- 1", r"must hold the settings of an agent, got list"),
         ("{", r"must be the YAML that the RL Zoo writes"),
         ("!!python/object/apply:collections.OrderedDict\n- 3\n", r"does not consist of pairs"),
@@ -139,3 +141,15 @@ def test_from_rl_zoo_knows_that_an_off_policy_model_needs_no_statistics(tmp_path
         warnings.simplefilter("error")
         compare(as_controller(home), model, line)
     assert isinstance(line.actions, spaces.Box)
+
+
+def test_a_folder_of_the_rl_zoo_with_frames_answers_as_the_live_model(tmp_path):
+    line = Line(model="PPO", wrap="VecFrameStack")
+    model, home = line.make(), tmp_path / "Arm-v1_1"
+    (home / "Arm-v1").mkdir(parents=True)
+    model.save(home / "Arm-v1.zip")
+    (home / "Arm-v1" / "config.yml").write_text(config(frame_stack="3"))
+    (home / "Arm-v1" / "args.yml").write_text(config(algo="ppo", env="Arm-v1"))
+    live, found = as_controller(model, env=line.environment()), as_controller(home, env=line.environment())
+    for seen in np.random.default_rng(3).normal(0.0, 4.0, (6, 3)).astype(np.float32):
+        np.testing.assert_array_equal(found.center(seen), live.center(seen))

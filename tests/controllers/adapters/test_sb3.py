@@ -332,18 +332,16 @@ def test_from_sb3_refuses_what_it_cannot_rebuild(sb3, tmp_path: Path) -> None:
             return super().forward(observations) / 2.0
 
     kwargs = "policy_kwargs"
-    cases = [
-        (sb3.PPO(Custom, Still()), "must be an MLP policy of SB3, got .*Use `as_controller` with the live model"),
-        (sb3.PPO("MlpPolicy", Still(), policy_kwargs={"activation_fn": nn.ELU}), "`activation_fn` must be one of"),
-    ]
-    for model, message in cases:
-        model.save(tmp_path / "model.zip")
-        for source in (model, tmp_path / "model.zip"):
-            with pytest.raises(ValueError, match=message):
-                from_sb3(source)
+    model = sb3.PPO(Custom, Still())
+    model.save(tmp_path / "model.zip")
+    for source in (model, tmp_path / "model.zip"):
+        with pytest.raises(ValueError, match=r"must be an MLP policy of SB3, got .*Use `as_controller` with the live"):
+            from_sb3(source)
+    with pytest.raises(ValueError, match="`activation_fn` must be one of"):
+        from_sb3(sb3.PPO("MlpPolicy", Still(), policy_kwargs={"activation_fn": nn.ELU}))
     model = sb3.PPO("MlpPolicy", Still(), **{kwargs: {"features_extractor_class": Halved}})
     model.save(tmp_path / "model.zip")
-    with pytest.raises(ValueError, match="`policy_kwargs` must not change the network"):
+    with pytest.raises(ValueError, match=r"`policy_kwargs` must hold plain values|`features_extractor_class` must be"):
         from_sb3(tmp_path / "model.zip")
     with pytest.raises(ValueError, match="features extractor of SB3 that only flattens, got Halved"):
         from_sb3(model)
