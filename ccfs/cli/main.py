@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, sign, study, train
+from ccfs.cli import image, run, shipped, show, sign, study, train
 from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
 from ccfs.cli.start import stoppable
 from ccfs.files.reading import FACTOR, limits
@@ -58,6 +58,7 @@ app.add_typer(run.app)
 app.add_typer(sign.app)
 app.add_typer(show.app)
 app.add_typer(study.app)
+app.add_typer(shipped.app, rich_help_panel=_MORE)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
-__all__ = ["app"]
+__all__ = ["app", "run_and_certify"]
 
 _PANEL = "Run and check"
 app = typer.Typer()
@@ -86,7 +86,7 @@ def run(
     _refuse_hidden_modules(made, folder)
     record = None if registration is None else read_bytes(registration, most=limits().document)
     engine = cluster_or(workers, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
-    store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder, record)
+    store, is_certified = run_and_certify(made, output, engine, str(protocol), folder, record)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
@@ -110,7 +110,7 @@ def demo(
     if protocol:
         typer.echo(TEXT, nl=False)
         return
-    store, is_certified = _run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
+    store, is_certified = run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
     echo(f"Report: {write_report(store)}")
     exit_unless(is_certified)
 
@@ -337,7 +337,7 @@ def _usual_replay(store: Store) -> int | None:
         return None  # the audit says what is wrong
 
 
-def _run_and_certify(
+def run_and_certify(
     protocol: Protocol,
     output: Path | None,
     engine: Engine,

@@ -140,8 +140,9 @@ class Protocol(Part, Document):
     def _fits_together(self) -> Protocol:
         for key in ("controllers", "schedules", "events", "attacks", "families"):
             names = [part.name for part in getattr(self, key)]
-            if len(set(names)) != len(names):
-                raise ValueError(f"`{key}` must have different names, got {names}")
+            # They name files, and macOS and Windows do not tell upper from lower case there.
+            if len({name.lower() for name in names}) != len(names):
+                raise ValueError(f"`{key}` must have different names, also in lower case, got {names}")
         for schedule in self.schedules:
             length = schedule.plan.length
             if length not in (None, self.horizon):

@@ -107,7 +107,7 @@ def _connected(address: str, tls: Tls | None) -> Any:
         from distributed import Client
         from distributed.security import Security
     except ImportError as error:
-        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
+        raise RuntimeError("A cluster needs Dask. Install it: pip install 'ccfs-rl[cluster]'") from error
     # Dask logs whatever it tries again, with tracebacks. What ends a run is said in one sentence here.
     for name in [name for name in logging.root.manager.loggerDict if name.split(".")[0] in _NOISY]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
