@@ -98,6 +98,7 @@ def test_certificate_is_refused_where_a_filter_is_bypassed_and_says_ok():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0:DeprecationWarning")
 @pytest.mark.parametrize("task", ["PointGoal2", "CarGoal1"])
 def test_layouts_are_those_of_the_environments(task):
     page = (ROOT / "docs/layouts.md").read_text(encoding="utf-8")
