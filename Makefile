@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPED := build/typed
+TOOLS := build/site-tools
 MODERN := .venv-modern
 CORE := .venv-core
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
@@ -28,7 +29,7 @@ TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table tables test quick lint format types modern core unit bench train clean
+.PHONY: help setup demo table tables site notebooks test quick lint format types modern core unit bench train clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,20 +41,32 @@ $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c requirements.txt torch numpy setuptools wheel
 	$(BIN)/python -m pip install -q --no-deps -r requirements.txt
+	$(BIN)/python -m pip uninstall -q -y ccfs 2> /dev/null # the distribution had this name before it was `ccfs-rl`
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 demo: $(READY) ## wrap, certify and attack a policy on a small environment; writes runs/demo/report.html
 	$(BIN)/ccfs demo -o runs/demo
 
-# `ccfs run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
+# `ccfs study run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
 table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32: a quick look); resumable
-	$(BIN)/ccfs run experiments/goal2/protocol.toml -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
-	$(BIN)/python experiments/goal2/table.py $(TABLE) --stock 12
-	$(BIN)/ccfs report $(TABLE)
+	$(BIN)/ccfs study run goal2 -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
+	$(BIN)/python experiments/goal2/stock.py $(TABLE) 12
 
 tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from the models
 	$(BIN)/python docs/tables.py
+
+$(TOOLS)/.ready: $(READY) docs/requirements.txt
+	@rm -rf $(TOOLS)
+	$(BIN)/python -m pip install -q --no-deps --target $(TOOLS) -r docs/requirements.txt
+	@touch $@
+
+site: $(TOOLS)/.ready $(TYPED)/.ready ## build the documentation in build/site, and refuse dead links and other hosts
+	PYTHONPATH=$(TOOLS) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python docs/check_site.py build/site
+
+notebooks: $(TOOLS)/.ready ## run the tutorials again and store what they print and draw
+	PYTHONPATH=$(TOOLS) $(BIN)/python docs/notebooks.py
 
 test: lint types modern unit ## lint, type-check and run all tests
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module as _import_module
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from ccfs.attacks.attack import Attack
     from ccfs.attacks.ledger import EnergyLedger, EnergyRefusedError
     from ccfs.attacks.rules import (
@@ -96,8 +96,6 @@ __all__ = [
     "plan",
 ]
 
-__version__ = _version("ccfs")
-
 # Names are imported when they are first used, so that `import ccfs` and `ccfs --help` do not load Gymnasium.
 _HOMES = {
     "AcceptAll": "ccfs.runtime.components",
@@ -150,10 +148,14 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("ccfs-rl")
     if name not in _HOMES:
         raise AttributeError(f"module 'ccfs' has no attribute {name!r}")
     return getattr(_import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "__version__"})

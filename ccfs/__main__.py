@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ccfs.cli.main import app
+from ccfs.cli.start import main
 
 if __name__ == "__main__":
-    app(prog_name="ccfs")
+    main()

@@ -23,6 +23,8 @@ from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name, derive
+from ccfs.results.families import FamilyDocument, derive_families, family_name
+from ccfs.results.scores import SCORES, ScoresDocument
 from ccfs.runs.batches import Batch, plan
 from ccfs.runs.counting import is_enough, recorded_events, verdicts
 from ccfs.runs.host import ChildHost, Host, HostError, host_of
@@ -55,7 +57,7 @@ __all__ = [
 
 MOST_OF_A_KIND = 10
 _FIXED = ("batches/", "counts.parquet")  # files that hold the hash of every trial, or the counts of every image
-_SINGLE_FILES = ("protocol.json", PROVENANCE, REGISTRATION, BEGUN, *UNLISTED, "report.html")
+_SINGLE_FILES = ("protocol.json", PROVENANCE, REGISTRATION, BEGUN, SCORES, *UNLISTED, "report.html")
 
 
 class Exposure(Table):
@@ -166,6 +168,8 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None, 
     found.faults += _stray_files(store, protocol, found)
     if not found.faults:
         _check_certificates(store, protocol, counted, found)
+        _check_families(store, protocol, counted, found)
+        _check_scores(store, protocol, found)
     found.notes += signature_notes(store)
     if store.exists("report.html"):
         found.notes.append("report.html: only its hash was checked. `ccfs report` writes the page again from the run.")
@@ -402,6 +406,12 @@ def _batch_faults(
 def _stray_files(store: Store, protocol: Protocol, found: _Findings) -> Iterator[str]:
     planned = {name for _, _, batch in found.batches for name in (*batch.files, batch.journal)}
     planned |= {certificate_name(arm, event) for arm in protocol.arms for event in protocol.events}
+    planned |= {
+        family_name(arm, event, family)
+        for arm in protocol.arms
+        for event in protocol.events
+        for family in protocol.families
+    }
     for name in store.files():
         if name not in planned and name not in _SINGLE_FILES:
             yield f"{name}: is not in the protocol's plan."
@@ -427,7 +437,7 @@ def _stopping_faults(
 def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSpec, ...], found: _Findings) -> None:
     """Derive the certificates of the events that may be counted. The others must at least follow from their counts."""
     try:
-        expected = {name: made.to_bytes() for name, made in derive(store, protocol, counted)} if counted else {}
+        expected = dict(derive(store, protocol, counted)) if counted else {}
     except HostError as error:
         found.unchecked.append(f"whether the counts follow from the traces: {error}")
         return
@@ -439,7 +449,7 @@ def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSp
         found.notes.append("the run has not been certified.")
         return
     for name in sorted(stored | set(expected)):
-        if name in expected and (name not in stored or expected[name] != store.read(name)):
+        if name in expected and not (name in stored and expected[name].is_written_as(store.read(name))):
             found.faults.append(f"{name}: is not what the traces give.")
         elif name not in expected:
             try:
@@ -449,6 +459,55 @@ def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSp
                 continue
             if (quoted.protocol, certificate_path(quoted)) != (protocol.hash, name):
                 found.faults.append(f"{name}: is the certificate of another claim.")
+
+
+def _check_families(store: Store, protocol: Protocol, counted: tuple[EventSpec, ...], found: _Findings) -> None:
+    """Derive the certificates of named disturbances. What may not be weighed must at least follow from its weights."""
+    stored = {name for name in store.files() if name.startswith("families/")}
+    if not stored:  # then the run has no other certificates either, which is noted already
+        return
+    own = [spec.name for spec in protocol.families if spec.is_own]
+    weighed = [spec for spec in protocol.families if store.trust is not Trust.NONE or not spec.is_own]
+    if len(weighed) < len(protocol.families):
+        found.unchecked.append(f"whether the weights of the disturbances {', '.join(own)} follow from the traces.")
+    try:
+        pairs = derive_families(store, protocol, counted, weighed) if counted and weighed else ()
+        expected = {name: made.to_bytes() for name, made in pairs}
+    except HostError as error:
+        found.unchecked.append(f"whether the weights of the disturbances follow from the traces: {error}")
+        return
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"families: cannot be rederived: {error}")
+        return
+    for name in sorted(stored | set(expected)):
+        if name in expected:
+            if name not in stored or expected[name] != store.read(name):
+                found.faults.append(f"{name}: is not what the traces give.")
+            continue
+        try:
+            quoted = FamilyDocument.from_bytes(store.read(name), where=name)
+            quoted.claim.recheck()
+        except DocumentError as error:
+            found.faults.append(str(error))
+            continue
+        place = f"families/{quoted.arm}/{quoted.event}/{quoted.disturbance.name}.json"
+        if (quoted.protocol, place) != (protocol.hash, name):
+            found.faults.append(f"{name}: is the certificate of another claim.")
+
+
+def _check_scores(store: Store, protocol: Protocol, found: _Findings) -> None:
+    """Compute the intervals of scored attacks again from their ratios."""
+    if not store.exists(SCORES):
+        return
+    try:
+        quoted = ScoresDocument.from_bytes(store.read(SCORES), where=SCORES)
+        if quoted.protocol != protocol.hash:
+            raise ValueError("belongs to another protocol.")
+        for one in quoted.scores:
+            one.recheck()
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"{SCORES}: {error}")
+    found.notes.append(f"{SCORES}: its ratios are quoted. `ccfs score` computes them again from replayed trials.")
 
 
 def certificate_path(document: RunCertificate) -> str:

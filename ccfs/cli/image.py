@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import NOT_CHECKED, engine_for, exit_unless, interruptible, progress_bar
+from ccfs.cli.shared import (
+    NOT_CHECKED,
+    CaOption,
+    CertOption,
+    ClusterOption,
+    KeyOption,
+    TimeoutOption,
+    cluster_or,
+    exit_unless,
+    interruptible,
+    progress_bar,
+)
 from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
@@ -79,8 +90,12 @@ def certify(
     ] = "as it is",
     device: Annotated[str, typer.Option(help="Torch device, such as cuda.")] = "cpu",
     batch_size: _Batch = 250,
-    workers: Annotated[int, typer.Option(help="Number of local processes that count.")] = 1,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, instead of processes.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of local processes that count. Default: 1.")] = None,
+    cluster: ClusterOption = None,
+    cluster_timeout: TimeoutOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
     threads: _Threads = 1,
 ) -> None:
     """Count the labels of noisy images and print the certificates.
@@ -116,29 +131,31 @@ def certify(
         }
     )
     _use_threads(threads)
-    engine = engine_for(None if cluster is not None else workers, cluster)
-    try:
+    with interruptible(_CONTINUES):
         everything, counted, rule = asked.image_set(), asked.model_of(), asked.rule()
         wanted = _chosen(images, len(everything))
-        with interruptible(_CONTINUES), progress_bar("images", len(wanted), "images") as advance:
-            table = certify_dataset(
-                counted,
-                everything,
-                rule,
-                sigma=sigma,
-                n0=n0,
-                n=n,
-                seed=seed,
-                batch_size=batch_size,
-                folder=output,
-                indices=wanted,
-                asked=asked,
-                engine=engine,
-                progress=advance,
-            )
-    finally:
-        engine.close()
-    certify_run(output, delta=delta)
+        count = 1 if workers is None and cluster is None else workers
+        engine = cluster_or(count, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
+        try:
+            with progress_bar("images", len(wanted), "images") as advance:
+                table = certify_dataset(
+                    counted,
+                    everything,
+                    rule,
+                    sigma=sigma,
+                    n0=n0,
+                    n=n,
+                    seed=seed,
+                    batch_size=batch_size,
+                    folder=output,
+                    indices=wanted,
+                    asked=asked,
+                    engine=engine,
+                    progress=advance,
+                )
+        finally:
+            engine.close()
+        certify_run(output, delta=delta)
     lines = table_lines(table, asked.variant, delta=delta, thresholds=_thresholds(sigma), strict=True)
     _print_lines(console, lines)
     console.print(f"retained {float(retention(table.variant(asked.variant))):.4f} of all proposals")

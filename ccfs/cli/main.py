@@ -6,14 +6,15 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, sign, study, train
-from ccfs.cli.shared import JsonOption, exit_unless, readable_errors
+from ccfs.cli import image, run, shipped, show, sign, study, train
+from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
+from ccfs.cli.start import stoppable
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
@@ -34,15 +35,21 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: object) -> object:
         """Run the command that was asked for."""
-        with readable_errors():
+        with readable_errors(), stoppable():
             return super().invoke(cast(typer.Context, ctx))
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
+        """Read the options. Without this, a Ctrl-C in this moment would be answered in another way."""
+        with interruptible("Nothing was begun."):
+            return super().make_context(info_name, args, *rest, **options)
 
 
 app = typer.Typer(
     name="ccfs",
     cls=_Commands,
     help="Certificates for filtered Gaussian policies and classifiers that a stranger can recompute.",
-    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 3 not everything was checked, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 a claim does not hold, 2 bad input, 3 not everything was checked, 130 interrupted "
+    "(143 by SIGTERM).",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode="markdown",
@@ -51,6 +58,7 @@ app.add_typer(run.app)
 app.add_typer(sign.app)
 app.add_typer(show.app)
 app.add_typer(study.app)
+app.add_typer(shipped.app, rich_help_panel=_MORE)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)
 

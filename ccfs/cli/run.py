@@ -12,12 +12,18 @@ from ccfs.cli.shared import (
     BAD_INPUT,
     DOES_NOT_HOLD,
     NOT_CHECKED,
+    CaOption,
+    CertOption,
+    ClusterOption,
     JsonOption,
+    KeyOption,
     ModulesOption,
     OutputOption,
     RunArgument,
+    TimeoutOption,
     TrustOption,
     WorkersOption,
+    cluster_or,
     engine_for,
     exit_unless,
     fail,
@@ -36,7 +42,7 @@ if TYPE_CHECKING:
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
-__all__ = ["app"]
+__all__ = ["app", "run_and_certify"]
 
 _PANEL = "Run and check"
 app = typer.Typer()
@@ -47,7 +53,11 @@ def run(
     protocol: Annotated[Path, typer.Argument(help="Protocol file (TOML).")],
     output: OutputOption = None,
     workers: WorkersOption = None,
-    cluster: Annotated[str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786.")] = None,
+    cluster: ClusterOption = None,
+    cluster_timeout: TimeoutOption = None,
+    tls_ca: CaOption = None,
+    tls_cert: CertOption = None,
+    tls_key: KeyOption = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K reset seeds of each arm.")] = None,
     modules: ModulesOption = None,
     registration: Annotated[
@@ -75,8 +85,8 @@ def run(
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
     record = None if registration is None else read_bytes(registration, most=limits().document)
-    engine = engine_for(workers, cluster)
-    store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder, record)
+    engine = cluster_or(workers, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
+    store, is_certified = run_and_certify(made, output, engine, str(protocol), folder, record)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
@@ -100,7 +110,7 @@ def demo(
     if protocol:
         typer.echo(TEXT, nl=False)
         return
-    store, is_certified = _run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
+    store, is_certified = run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
     echo(f"Report: {write_report(store)}")
     exit_unless(is_certified)
 
@@ -151,6 +161,7 @@ def verify(
     from ccfs.images.certificate import is_image_certificate
     from ccfs.images.counts import RecordError
     from ccfs.results.certificate import NotACertificateError
+    from ccfs.results.families import is_family_certificate
     from ccfs.results.verify import refuse_no_file, refused
 
     refuse_no_file(certificate)
@@ -158,6 +169,9 @@ def verify(
         signature = _checked_signature(certificate, run, signer)
         if is_image_certificate(certificate):
             made, conclusion = _verified_images(certificate, run, signature)
+        elif is_family_certificate(certificate):
+            opened = None if run is None else open_run(run, modules, trust=trust)
+            made, conclusion = _verified_family(certificate, opened, signature)
         else:
             made, conclusion = _verified(
                 certificate, None if run is None else open_run(run, modules, trust=trust), signature
@@ -204,6 +218,17 @@ def _verified(certificate: Path, store: Store | None, signature: SignatureCheck 
     counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
     counted = counted if document.root is None else "stored verdicts: this run keeps no traces"
     return made, "Every number follows from the counts" + (f", and the counts from the {counted}." if store else ".")
+
+
+def _verified_family(
+    certificate: Path, store: Store | None, signature: SignatureCheck | None
+) -> tuple[Verification, str]:
+    """Compute the certificate of a named disturbance again, and return the verdict and its last sentence."""
+    from ccfs.results.families import family_verification, verify_family
+
+    document = verify_family(certificate, store)
+    made = family_verification(document, is_recounted=store is not None, signature=signature)
+    return made, "Every number follows from the weights" + (", and the weights from the traces." if store else ".")
 
 
 def _verified_images(certificate: Path, run: Path | None, signature: SignatureCheck | None) -> tuple[Verification, str]:
@@ -312,7 +337,7 @@ def _usual_replay(store: Store) -> int | None:
         return None  # the audit says what is wrong
 
 
-def _run_and_certify(
+def run_and_certify(
     protocol: Protocol,
     output: Path | None,
     engine: Engine,
@@ -385,11 +410,14 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
     from ccfs.results.certify import endings
+    from ccfs.results.families import stored_families
     from ccfs.study.opened import claim_lines
 
     protocol = store.protocol()
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
     claim = f"all {documents[0].family} claims together fail with probability at most {protocol.claim.delta:g}"
     print_claims(f"{protocol.name}: {claim}{look}", claim_lines(documents))
+    for family in stored_families(store, protocol):
+        echo(family.sentence, f"  {family.comparison}")
     echo(*endings(store, protocol, documents))
     echo(f"Protocol: {documents[0].protocol}", documents[0].registered)

@@ -6,11 +6,13 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from ccfs.cli.start import stop_code
 from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
 
 if TYPE_CHECKING:
@@ -23,15 +25,20 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD_INPUT",
     "DOES_NOT_HOLD",
-    "INTERRUPTED",
     "NOT_CHECKED",
     "Bar",
+    "CaOption",
+    "CertOption",
+    "ClusterOption",
     "JsonOption",
+    "KeyOption",
     "ModulesOption",
     "OutputOption",
     "RunArgument",
+    "TimeoutOption",
     "TrustOption",
     "WorkersOption",
+    "cluster_or",
     "engine_for",
     "exit_unless",
     "fail",
@@ -45,8 +52,8 @@ __all__ = [
     "readable_errors",
 ]
 
-DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED, INTERRUPTED = 1, 2, 3, 130
-"""Exit codes. A command that did its work ends with 0. 130 is what shells report for Ctrl-C."""
+DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED = 1, 2, 3
+"""Exit codes. A command that did its work ends with 0. `ccfs/cli/start.py` has those of a command that was stopped."""
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs run` wrote it.")]
 OutputOption = Annotated[
@@ -61,6 +68,15 @@ TrustOption = Annotated[
     bool,
     typer.Option("--trust", help="Run the code that the run names, in a confined process. Read that code first."),
 ]
+ClusterOption = Annotated[
+    str | None, typer.Option(help="Address of a Dask scheduler, such as tcp://host:8786 (docs/cluster.md).")
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option("--cluster-timeout", help="Seconds to wait for a worker of the cluster. Default: 60.")
+]
+CaOption = Annotated[Path | None, typer.Option("--tls-ca", help="Authority that signed the cluster's certificates.")]
+CertOption = Annotated[Path | None, typer.Option("--tls-cert", help="Your certificate for a tls:// cluster.")]
+KeyOption = Annotated[Path | None, typer.Option("--tls-key", help="Private key of --tls-cert.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
@@ -86,8 +102,8 @@ def readable_errors() -> Iterator[None]:
         yield
     except (typer.Exit, typer.Abort, BrokenPipeError):
         raise  # typer ends all three. The last one says that nobody reads the output any more, as with `| head`.
-    except KeyboardInterrupt:
-        fail("Interrupted.", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        fail("Interrupted.", stop_code(error))
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
             raise  # rich ends the process in this way
@@ -98,7 +114,14 @@ def readable_errors() -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, _mendable()):
             raise
-        fail(error, BAD_INPUT)
+        fail(_sentence(error), BAD_INPUT)
+
+
+def _sentence(error: Exception) -> object:
+    """Return an error as it is, or what the system says about a file as a sentence."""
+    if type(error).__module__ != "builtins" or not isinstance(error, OSError) or not error.strerror:
+        return error
+    return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
 
 
 def _mendable() -> tuple[type[Exception], ...]:
@@ -115,11 +138,11 @@ def _mendable() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
-    """Answer Ctrl-C with what is kept and how to go on, and end with exit code 130."""
+    """Answer Ctrl-C and SIGTERM with what is kept and how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
-        fail(f"Interrupted. {advice}", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        fail(f"Interrupted. {advice}", stop_code(error))
 
 
 class Bar:
@@ -157,16 +180,35 @@ def progress_bar(name: str, total: int, unit: str) -> Iterator[Bar]:
         yield Bar(display, name, total, unit)
 
 
-def engine_for(workers: int | None, cluster: str | None = None) -> Engine:
-    """Return the engine for the options `--workers` and `--cluster`."""
-    from ccfs.runs.executors import cluster_engine, process_engine, serial_engine
+def engine_for(workers: int | None) -> Engine:
+    """Return the engine for the option `--workers`."""
+    from ccfs.runs.executors import process_engine, serial_engine
 
-    if cluster is not None and workers is not None:
-        raise ValueError("`--workers` and `--cluster` must not be given together. Leave one out.")
-    if cluster is not None:
-        return cluster_engine(cluster)
     count = workers if workers is not None else os.cpu_count() or 1
     return serial_engine() if count == 1 else process_engine(count)
+
+
+def cluster_or(
+    workers: int | None,
+    cluster: str | None,
+    timeout: float | None,
+    tls: tuple[Path | None, Path | None, Path | None],
+) -> Engine:
+    """Return the engine for the options `--workers`, `--cluster`, `--cluster-timeout` and `--tls-...`."""
+    if cluster is None:
+        if timeout is not None or any(tls):
+            raise ValueError("`--cluster-timeout` and `--tls-...` must be given with `--cluster` only.")
+        return engine_for(workers)
+    if workers is not None:
+        raise ValueError("`--workers` and `--cluster` must not be given together. Leave one out.")
+    from ccfs.runs.cluster import PATIENCE, Tls, cluster_engine
+
+    ca, cert, key = tls
+    files = None if ca is None or cert is None or key is None else Tls(ca=ca, cert=cert, key=key)
+    if files is None and any(tls):
+        raise ValueError("`--tls-ca`, `--tls-cert` and `--tls-key` must be given together.")
+    say = partial(echo, err=True)
+    return cluster_engine(cluster, tls=files, patience=PATIENCE if timeout is None else timeout, say=say)
 
 
 def find_modules(folder: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The commands that show a run: its page, its table, its costs and returns, and its trials as a Minari dataset."""
+"""The commands that show a run: page, table, totals, named disturbances, scores of attacks, a Minari dataset."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ccfs.cli.shared import (
     RunArgument,
     TrustOption,
     engine_for,
+    exit_unless,
     numbers,
     open_run,
     print_table,
+    progress_bar,
 )
 from ccfs.files.terminal import echo
 
@@ -155,6 +157,59 @@ def _show_totals(
         echo(run_totals(study, *shown).to_bytes().decode().rstrip())
     else:
         echo(*in_lines(study, *shown))
+
+
+@app.command(rich_help_panel=_PANEL)
+def families(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Print what is certified under the protocol's named disturbances.
+
+    For each one also what the count alone gives for every shift of the same size. `ccfs run` and `ccfs certify` write
+    these certificates, and `ccfs verify` computes one again. Exit code 1: the target is not certified for one of them.
+    """
+    from ccfs.results.families import families_document, stored_families
+    from ccfs.runs.manifest import manifest_faults
+
+    store = open_run(run)
+    protocol = store.protocol()
+    if not protocol.families:
+        raise ValueError(f"{run}: must have named disturbances, but its protocol has no `families`.")
+    for fault in manifest_faults(store):
+        raise ValueError(f"{run}: {fault} Audit this run first.")
+    found = stored_families(store, protocol)
+    if as_json:
+        echo(families_document(protocol, found).to_bytes().decode().rstrip())
+    else:
+        for document in found:
+            echo(document.sentence, f"  {document.comparison}")
+    exit_unless(all(document.is_certified for document in found))
+
+
+@app.command(rich_help_panel=_PANEL)
+def score(
+    run: RunArgument,
+    attacks: Annotated[
+        Path | None, typer.Option(help="TOML file with `[[attacks]]` to score. Default: those of the protocol.")
+    ] = None,
+    modules: ModulesOption = None,
+    trust: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score attacks on nominal trials, without running them.
+
+    Every nominal trial is replayed once, and each rule is asked for its shifts, which are not applied. Their likelihood
+    ratios say how probable the event would be under the rule. The result is kept in RUN/scores.json, and the report
+    shows it beside what was observed. Code that the run names needs --trust.
+    """
+    from ccfs.results.scores import rules_in, score_lines
+    from ccfs.results.scores import score as score_run
+
+    store = open_run(run, modules, trust=trust)
+    protocol = store.protocol()
+    rules = protocol.attacks if attacks is None else rules_in(protocol, attacks)
+    total = len(protocol.arms) * protocol.trials.count
+    with progress_bar(f"{protocol.name}, nominal trials again", total, "trials") as advance:
+        found = score_run(store, rules, advance=advance)
+    echo(*([found.to_bytes().decode().rstrip()] if as_json else score_lines(found)))
 
 
 @app.command(rich_help_panel=_PANEL)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,7 +70,7 @@ def train(
     _refuse_ignored(algo, plan, given)
     task, number, folder = environment or _TASK, seed or 0, output or _RUNS
     aim = _STEPS if steps is None else steps
-    with _stoppable(), interruptible(_INTERRUPTED[algo]):
+    with interruptible(_INTERRUPTED[algo]):
         if algo == "sb3-ppo":
             from ccfs.controllers.training.sb3 import train_sb3
 
@@ -82,20 +80,6 @@ def train(
             from ccfs.controllers.training.runner import run_plan
 
             run_plan(_plan(plan, task, number, aim, folder), console)
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let SIGINT and SIGTERM both raise KeyboardInterrupt, so that each ends with the same message.
-
-    A shell that starts a command in the background lets it ignore SIGINT, so that one is set too.
-    """
-    former = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
 
 def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -> None:

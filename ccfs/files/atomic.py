@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-__all__ = ["PARTIAL", "write_atomically", "write_together"]
+__all__ = ["PARTIAL", "make_folder", "remove_together", "settle", "write_atomically", "write_together"]
 
 PARTIAL = ".partial-"
 """The name of an unfinished file begins with this. Only a killed process leaves one behind."""
@@ -34,7 +34,7 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     """
     folders = list(dict.fromkeys(path.parent for path in contents))
     for folder in folders:
-        _make_folder(folder)
+        make_folder(folder)
     partials: dict[Path, Path] = {}
     with ExitStack() as opened:
         try:
@@ -45,28 +45,76 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
                 partial = path.with_name(f"{PARTIAL}{path.name}-{secrets.token_hex(4)}")
                 streams.append(opened.enter_context(partial.open("xb")))
                 partials[path] = partial
-                streams[-1].write(content)
-                streams[-1].flush()
+                _write(streams[-1].fileno(), content)
             for stream in streams:
                 os.fsync(stream.fileno())
             opened.close()  # Windows renames no open file
             for path in contents:
                 os.replace(partials[path], path)
-        except BaseException:
+        except BaseException as error:
             opened.close()
             for partial in partials.values():
                 partial.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which file it refused
+                error.filename = str(next(iter(contents)))
             raise
     for folder in folders:
         _sync_folder(folder)
 
 
-def _make_folder(folder: Path) -> None:
+def remove_together(paths: Iterable[Path]) -> None:
+    """Remove files and empty folders in the given order, so that they stay removed after a power cut.
+
+    Those that are missing are left out, because another process may have removed them.
+    """
+    folders: dict[Path, None] = {}
+    for path in paths:
+        try:
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+                folders.pop(path, None)
+            else:
+                path.unlink()
+        except FileNotFoundError:
+            continue
+        folders[path.parent] = None
+    for folder in folders:
+        _sync_folder(folder)
+
+
+def make_folder(folder: Path) -> None:
     """Make a folder and those above it, durably."""
     if not folder.is_dir():
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         _sync_folder(folder.parent)
+
+
+def settle(folder: Path) -> None:
+    """Put on the disk every name in a folder, and its own.
+
+    A process that was killed may have made a name and not put it on the disk. Whoever goes on from there would rely on
+    a name that a power cut can still take away.
+    """
+    for place in folder.parents:
+        if not os.access(place, os.W_OK):  # then no process of this user has made a name in it
+            break
+        _sync_folder(place)
+    for place_below, _, _ in os.walk(folder, onerror=_raise):
+        _sync_folder(Path(place_below))
+
+
+def _raise(error: OSError) -> None:
+    """Raise what `os.walk` would pass over, unless there is no such folder."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write all of a content. The system may take it in several pieces."""
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _sync_folder(folder: Path) -> None:

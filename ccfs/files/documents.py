@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json
 from ccfs.files.reading import RefusedFileError, read_json
 
-__all__ = ["ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
+__all__ = ["OPTIONAL", "ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
 
 Made = TypeVar("Made", bound="Document")
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal digits."""
 Infinite = float | Literal["infinity"]
 """A number that may be infinite. JSON has no number for infinity, so a word stands for it."""
+OPTIONAL: dict[str, JsonValue] = {"x-optional": True}
+"""Marks a key that a document may leave out, in the schema of its model."""
 
 
 class ChangedDocumentError(DocumentError):

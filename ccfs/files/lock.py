@@ -11,6 +11,8 @@ from pathlib import Path
 
 import filelock
 
+from ccfs.files.atomic import make_folder, settle
+
 __all__ = ["LOCK", "LockedError", "locked"]
 
 LOCK = "lock"
@@ -29,7 +31,7 @@ def locked(folder: Path) -> Iterator[None]:
         LockedError: another process holds the folder.
         OSError: the folder cannot be made or written, or its file system has no locks.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     _refuse_other_files(folder / LOCK)
     lock: filelock.BaseFileLock = filelock.FileLock(folder / LOCK)
     try:
@@ -41,6 +43,7 @@ def locked(folder: Path) -> Iterator[None]:
         # the folder locked for ever.
         if isinstance(lock, filelock.SoftFileLock):
             raise OSError(errno.ENOSYS, "its file system knows no locks")
+        settle(folder)
         yield
     finally:
         lock.release()

@@ -16,7 +16,8 @@ from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, refuse_unproved
 from ccfs.images.folder import ImageRun, image_store, read_table
 from ccfs.images.summary import JOINT_RULES, PROOF_RULES
-from ccfs.runs.manifest import MANIFEST, manifest_faults, write_manifest
+from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.manifest import write_derived as write_with_manifest
 
 __all__ = [
     "FOLDER",
@@ -158,14 +159,10 @@ def write_derived(folder: Path, run: ImageRun, files: dict[str, bytes]) -> None:
     """Write files that follow from a run into its folder, and the manifest again if the run is finished."""
     store = image_store(folder)
     with store.locked():
-        is_finished = store.exists(MANIFEST)
-        if all(store.exists(name) and store.read(name) == content for name, content in files.items()):
-            return
-        store.path(MANIFEST).unlink(missing_ok=True)
-        for name, content in files.items():
-            store.write(name, content)
-        if is_finished:
-            write_manifest(store, run)
+        if store.exists(MANIFEST):
+            write_with_manifest(store, run, files)
+        else:
+            store.write_together(files)
 
 
 def verify_image(path: Path, folder: Path | None) -> ImageCertificate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -154,21 +154,18 @@ def attack_cohort(
     )
     # The folder of a run is locked as a whole. An attack may also have a folder of its own.
     with locked(folder.parent if (folder.parent / HEAD).is_file() else folder):
-        (folder / "pairs").mkdir(parents=True, exist_ok=True)
         path = refuse_links(folder, "endpoints.jsonl")
         done = _started(path, plan, table)
-        with path.open("a", encoding="utf-8") as log:
-            for index in cohort:
-                if index not in done:
-                    center = images.center(index)
-                    done[index], moved = _attacked(counter, center, rows[index], ranks[index], table, plan)
-                    # The center first: a line in the log promises that its file exists.
-                    if moved is not None:
-                        write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
-                    log.write(json.dumps(asdict(done[index])) + "\n")
-                    log.flush()
-                if progress is not None:
-                    progress(1)
+        for index in cohort:
+            if index not in done:
+                center = images.center(index)
+                done[index], moved = _attacked(counter, center, rows[index], ranks[index], table, plan)
+                # The center first: a line in the log promises that its file exists.
+                if moved is not None:
+                    write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
+                write_atomically(path, _log(plan, table, done.values()))
+            if progress is not None:
+                progress(1)
         _renew_manifest(folder.parent)
     return tuple(done[index] for index in cohort)
 
@@ -193,7 +190,7 @@ def shifted_center(folder: Path, index: int) -> NDArray[np.float32]:
 
 
 def read_attack(path: Path) -> tuple[AttackHead, tuple[Endpoint, ...]]:
-    """Return the head and the endpoints of `endpoints.jsonl`. A last line that a crash cut short is left out.
+    """Return the head and the endpoints of `endpoints.jsonl`. A last line that was cut short is left out.
 
     Raises:
         RecordError: the file is empty, or of another format.
@@ -217,10 +214,12 @@ def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpo
     found, endpoints = read_attack(path)
     if found != head:
         raise RecordError(f"{path} belongs to another attack. Use another folder.")
-    # A crash may have cut the last line. Write the file without it before anything is appended.
-    lines = [f"{json.dumps(asdict(endpoint))}\n" for endpoint in endpoints]
-    write_atomically(path, head.to_bytes() + "".join(lines).encode())
     return {endpoint.index: endpoint for endpoint in endpoints}
+
+
+def _log(plan: AttackPlan, table: CountTable, endpoints: Iterable[Endpoint]) -> bytes:
+    lines = [f"{json.dumps(asdict(endpoint))}\n" for endpoint in endpoints]
+    return AttackHead(plan=plan, counts=table.key).to_bytes() + "".join(lines).encode()
 
 
 def _attacked(

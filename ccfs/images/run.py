@@ -395,7 +395,7 @@ def _claim(store: Store, run: ImageRun) -> ImageRun:
     else:
         store.write(PROVENANCE, record.to_bytes())
     if store.read(HEAD) != whole.to_bytes():
-        store.path(MANIFEST).unlink(missing_ok=True)
+        store.remove(MANIFEST)
         store.write(HEAD, whole.to_bytes())
     return whole
 
@@ -419,14 +419,10 @@ def _finish(store: Store, run: ImageRun, done: Mapping[int, tuple[CountRow, ...]
     table = CountTable(key=run.key, rows=tuple(row for index in sorted(done) for row in done[index]))
     content = counts_bytes(table)
     if not store.exists(COUNTS) or store.read(COUNTS) != content:
-        store.path(MANIFEST).unlink(missing_ok=True)
+        store.remove(MANIFEST)
         store.write(COUNTS, content)
     if all(index in done for index in run.indices):
-        for name in [name for name in store.files() if name.startswith(("batches/", "parts/"))]:
-            store.path(name).unlink()
-        for folder in ("batches", "parts"):
-            if store.path(folder).is_dir():
-                store.path(folder).rmdir()
+        store.remove(*[name for name in store.files() if name.startswith(("batches/", "parts/"))], "batches", "parts")
         if not store.exists(MANIFEST):
             write_manifest(store, run)
     return table

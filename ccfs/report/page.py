@@ -31,9 +31,11 @@ from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate, covered
 from ccfs.results.certify import certificate_name
+from ccfs.results.families import stored_families
+from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
-from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_manifest
+from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_derived
 from ccfs.runs.provenance import read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import RunError, Store
@@ -53,6 +55,7 @@ class _Claim:
     document: RunCertificate
     rates: tuple[Observed, ...]
     figure: Markup
+    scores: tuple[AttackScore, ...] = ()
 
     @property
     def covered(self) -> tuple[tuple[str, float], ...]:
@@ -74,10 +77,9 @@ def write_report(
         most_steps: the greatest number of steps to replay for maps. 0 replays nothing.
         engine: where to replay. The default is this process. The page does not depend on it.
     """
-    page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
-    with store.locked():
-        store.write(REPORT, page)
-        write_manifest(store, store.protocol())
+    with store.locked():  # first, because it removes what a killed process left and nobody has a name for
+        page = render(store, drawing=drawing, most_steps=most_steps, engine=engine).encode()
+        write_derived(store, store.protocol(), {REPORT: page})
     return store.path(REPORT)
 
 
@@ -92,7 +94,8 @@ def render(
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reporting on it.")
     protocol = store.protocol()
     refuse_changed_events(store, protocol)
-    claims = [_claim(store, arm, event.name) for arm in protocol.arms for event in protocol.events]
+    scores = ScoresDocument.from_bytes(store.read(SCORES), where=SCORES).scores if store.exists(SCORES) else ()
+    claims = [_claim(store, arm, event.name, scores) for arm in protocol.arms for event in protocol.events]
     if any(claim.document.protocol != protocol.hash for claim in claims):
         raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
@@ -117,6 +120,8 @@ def render(
         protocol=protocol,
         claims=claims,
         premises=_premises(claims),
+        families=stored_families(store, protocol),
+        divergences=[(claim, claim.document.trajectory.divergences) for claim in claims],
         has_sensor=any(Stage.SENSOR in arm.schedule.plan.stages for arm in protocol.arms),
         has_several=any(arm.schedule.plan.stages != (Stage.ACTION,) for arm in protocol.arms),
         main_stages=sorted({arm.schedule.plan.main.value for arm in protocol.arms}),
@@ -161,7 +166,7 @@ def render(
     )
 
 
-def _claim(store: Store, arm: Arm, event: str) -> _Claim:
+def _claim(store: Store, arm: Arm, event: str, scores: Sequence[AttackScore]) -> _Claim:
     spec = next(part for part in store.protocol().events if part.name == event)
     name = certificate_name(arm, spec)
     if not store.exists(name):
@@ -169,7 +174,8 @@ def _claim(store: Store, arm: Arm, event: str) -> _Claim:
     document = RunCertificate.from_bytes(store.read(name), where=str(store.path(name)))
     proof = document.trajectory
     rates = observed(proof, document.attacks)
-    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates))
+    ours = tuple(score for score in scores if (score.arm, score.event) == (arm.name, event))
+    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates), scores=ours)
 
 
 def _premises(claims: Sequence[_Claim]) -> list[tuple[str, list[str]]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, lower_text
@@ -17,7 +17,7 @@ from ccfs.certificates.shifts import Shifts
 from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
-from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
+from ccfs.files.documents import OPTIONAL, ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.registry import IN_MEMORY
@@ -123,6 +123,17 @@ class ScheduleRecord(Table):
     )
 
 
+class DivergenceRecord(Table):
+    """How far shifts of the certified size can move the law of the public trace, in either order, rounded up."""
+
+    total_variation: float = Field(ge=0.0, le=1.0, description="No event changes its probability by more.")
+    kl: Infinite = Field(description="Kullback-Leibler divergence.")
+    chi_square: Infinite = Field(description="Chi-square divergence.")
+    renyi_2: Infinite = Field(
+        description="Rényi divergence of order 2. That of another order is proportional to the order."
+    )
+
+
 class _ShiftRecord(Table):
     """What the certificates about shifts have in common."""
 
@@ -150,6 +161,19 @@ class _ShiftRecord(Table):
         f"{_PER_COORDINATE}"
     )
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
+    divergences: DivergenceRecord | None = Field(
+        default=None,
+        json_schema_extra=OPTIONAL,
+        description="How far shifts of the certified size can move everything that is public. It is not there if "
+        "nothing is certified, nor on certificates of earlier releases.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.divergences is None:
+            content.pop("divergences", None)
+        return content
 
 
 class ClaimRecord(_ShiftRecord):
@@ -389,6 +413,11 @@ class RunCertificate(Document):
     def to_json(self) -> str:
         """Return the certificate as the JSON text of its file."""
         return self.to_bytes().decode()
+
+    def is_written_as(self, content: bytes) -> bool:
+        """Return whether a file holds this certificate, as we write it or as earlier releases did."""
+        claim = self.claim.model_copy(update={"divergences": None})
+        return content in (self.to_bytes(), self.model_copy(update={"claim": claim}).to_bytes())
 
     def to_frame(self) -> DataFrame:
         """Return a pandas frame with one line for each stage, so that several certificates can be put together."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
+from ccfs.files.documents import Document
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import (
@@ -21,7 +22,7 @@ from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
 from ccfs.runs.counting import certificate, lost, merkle_root, recorded_events, tally
 from ccfs.runs.events import Event
-from ccfs.runs.manifest import manifest_faults, write_manifest
+from ccfs.runs.manifest import manifest_faults, write_derived
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import event_digest, read_provenance
@@ -31,7 +32,15 @@ from ccfs.runs.registration import read_registration
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import shipped_events
 
-__all__ = ["certificate_name", "certify", "derive", "endings", "refuse_missing_trials"]
+__all__ = [
+    "certificate_name",
+    "certified_trials",
+    "certify",
+    "code_digests",
+    "derive",
+    "endings",
+    "refuse_missing_trials",
+]
 
 _WORDS = {
     Outcome.ABSTAINED: "abstained",
@@ -59,17 +68,19 @@ def certify(store: Store) -> list[RunCertificate]:
     derived here.
     """
     protocol = store.protocol()
-    planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
+    from ccfs.results.families import derive_families, family_name
+
+    claims = [(arm, event) for arm in protocol.arms for event in protocol.events]
+    planned = [certificate_name(arm, event) for arm, event in claims]
+    planned += [family_name(arm, event, family) for arm, event in claims for family in protocol.families]
     with store.locked():
         faults = manifest_faults(store, may_be_missing=planned)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
-        made = []
-        for name, document in derive(store, protocol):
-            store.write(name, document.to_bytes())
-            made.append(document)
-        write_manifest(store, protocol)
-    return made
+        made, families = dict(derive(store, protocol)), dict(derive_families(store, protocol))
+        documents: dict[str, Document] = {**made, **families}
+        write_derived(store, protocol, {name: document.to_bytes() for name, document in documents.items()})
+    return list(made.values())
 
 
 def derive(
@@ -92,13 +103,10 @@ def derive(
         by_ending = {arm.name: lost(store, protocol, arm, judged) for arm in protocol.arms}
     record, registration = read_provenance(store), _registration(store, protocol)
     reader = RunReader(store, protocol)
-    digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
-    behind = record.get("events")
-    for name, found in behind.items() if isinstance(behind, dict) else ():
-        parts[f"events.{name}"] = event_digest(_texts(found))
+    digests = _texts(record.get("controllers"))
     for arm in protocol.arms:
         nominal = tallies[arm.name, None]
-        _refuse_missing_trials_of(store, protocol, arm, _trials(reader, arm))
+        certified_trials(store, protocol, arm)
         files = [name for batch in reader.batches(arm, None) for name in batch.files] if protocol.keeps_traces else []
         root = None if protocol.keeps_traces else merkle_root(store, protocol, arm)
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
@@ -135,21 +143,39 @@ def derive(
                         for spec in protocol.attacks
                     ),
                     traces={name: store.digest(name) for name in files},
-                    provenance=CodeDigests(
-                        ccfs=code.get("ccfs", ""),
-                        parts={
-                            place: digest
-                            for place, digest in parts.items()
-                            if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
-                            or not place.startswith(("events.", "controllers."))
-                        },
-                        packages=packages,
-                    ),
+                    provenance=code_digests(record, arm, event),
                     claim=claim_record(certificate(protocol, arm, event.name, nominal[event.name])),
                     registration=registration,
                     root=root,
                 ),
             )
+
+
+def code_digests(
+    record: Mapping[str, object], arm: Arm, event: EventSpec, families: Collection[str] = ()
+) -> CodeDigests:
+    """Return the digests of the code behind a claim about an arm and an event, and about some disturbances.
+
+    Args:
+        record: the provenance of the run.
+        arm: the arm. Other controllers are left out.
+        event: the event. Others are left out.
+        families: places of named disturbances, such as "families.bias". Others are left out.
+    """
+    code, parts, packages = (_texts(record.get(key)) for key in ("code", "parts", "packages"))
+    behind = record.get("events")
+    for name, found in behind.items() if isinstance(behind, dict) else ():
+        parts[f"events.{name}"] = event_digest(_texts(found))
+    ours = {f"events.{event.name}", f"controllers.{arm.controller.name}", *families}
+    return CodeDigests(
+        ccfs=code.get("ccfs", ""),
+        parts={
+            place: digest
+            for place, digest in parts.items()
+            if place in ours or not place.startswith(("events.", "controllers.", "families."))
+        },
+        packages=packages,
+    )
 
 
 def _registration(store: Store, protocol: Protocol) -> RegistrationRecord | None:
@@ -169,15 +195,12 @@ def _texts(table: object) -> dict[str, str]:
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
     """Raise unless every arm has the trials that its numbers may be computed from, which are the planned ones."""
     for arm in protocol.arms:
-        _refuse_missing_trials_of(store, protocol, arm, _trials(RunReader(store, protocol), arm))
+        certified_trials(store, protocol, arm)
 
 
-def _trials(reader: RunReader, arm: Arm) -> int:
-    """Return the number of stored nominal trials of an arm."""
-    return sum(len(batch.trials) for batch in reader.batches(arm, None))
-
-
-def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+def certified_trials(store: Store, protocol: Protocol, arm: Arm) -> int:
+    """Return the number of nominal trials of an arm. Raise unless its numbers may be computed from them."""
+    trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
     planned = protocol.trials.count
     if protocol.claim.stop_at_budget is None and trials != planned:
         raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
@@ -185,6 +208,7 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
         if RunReader(store, protocol).batches(arm, attack) != list(plan(protocol, arm, attack, trials)):
             under = "nominal" if attack is None else attack.name
             raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
+    return trials
 
 
 def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:

@@ -177,12 +177,12 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
             raise CertificateError(str(error)) from error
         events = [spec for spec in protocol.events if spec.name == document.event]
         try:
-            derived = {made.to_bytes() for _, made in derive(store, protocol, events)}
+            derived = [made for _, made in derive(store, protocol, events)]
         except UntrustedError:
             raise
         except RunError as error:
             raise CertificateError(str(error)) from error
-        if content not in derived:
+        if not any(made.is_written_as(content) for made in derived):
             raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
     return document
 

@@ -1,4 +1,4 @@
-"""Run batches in this process, in local processes or on a Dask cluster, all through one standard interface."""
+"""Run batches in this process, in local processes or elsewhere, all through one standard interface."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    InvalidStateError,
+    ProcessPoolExecutor,
+    wait,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -25,7 +34,6 @@ __all__ = [
     "Piece",
     "Pool",
     "SerialExecutor",
-    "cluster_engine",
     "process_engine",
     "serial_engine",
 ]
@@ -64,7 +72,8 @@ class Engine:
     """How to open an executor, how many batches to keep in flight on it, and how to end it.
 
     `close` releases what stands behind all executors, such as a connection. `abandon` ends one executor at once,
-    together with the batches that are running on it.
+    together with the batches that are running on it. `check` is called again and again while a run waits, and raises
+    with a sentence if what it waits for cannot come any more.
     """
 
     open: Callable[[], Executor]
@@ -72,6 +81,7 @@ class Engine:
     name: str
     close: Callable[[], object] = lambda: None
     abandon: Callable[[Executor], object] = lambda executor: executor.shutdown(wait=False)
+    check: Callable[[], object] = lambda: None
 
 
 class SerialExecutor(Executor):
@@ -100,7 +110,16 @@ class ProcessExecutor(ProcessPoolExecutor):
     def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
         """Submit a call. The base class starts its workers here."""
         with _for_new_workers():
-            return super().submit(fn, *args, **kwargs)
+            future = super().submit(fn, *args, **kwargs)
+        fail = future.set_exception
+
+        def fail_unless_cancelled(error: BaseException | None) -> None:
+            # Up to Python 3.12, the pool's own thread ends with a traceback if workers die after a call was cancelled.
+            with suppress(InvalidStateError):
+                fail(error)
+
+        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign, assignment]
+        return future
 
     def abandon(self) -> None:
         """Cancel the calls that wait, and kill the workers. The results of the running calls are lost."""
@@ -126,46 +145,43 @@ def process_engine(workers: int) -> Engine:
     return Engine(open=lambda: ProcessExecutor(count), in_flight=2 * count, name=f"{count} processes", abandon=abandon)
 
 
-def cluster_engine(address: str) -> Engine:
-    """Return the engine of a running Dask cluster, given the address of its scheduler."""
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
-
-    try:
-        client = Client(address, timeout="10s")  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RuntimeError(
-            f"`--cluster` must be the address of a running scheduler, got {address!r}: {reason}"
-        ) from error
-
-    def open_cluster() -> Executor:
-        # With pure=False, Dask does not merge equal calls. It reruns the batches of a lost worker by itself.
-        executor: Executor = client.get_executor(pure=False)  # type: ignore[no-untyped-call]
-        return executor
-
-    threads = sum(int(worker["nthreads"]) for worker in client.scheduler_info(n_workers=-1)["workers"].values())
-    return Engine(open=open_cluster, in_flight=2 * max(threads, 1), name=f"Dask cluster {address}", close=client.close)
-
-
 @contextmanager
 def _for_new_workers() -> Iterator[None]:
     """Set the environment that new workers inherit before they import anything, and restore it afterwards."""
     before = {name: os.environ.get(name) for name in THREADS}
-    # A Ctrl-C in this moment is not lost. The main process receives it as soon as the old mask is back.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _later():
+        try:
+            os.environ.update(dict.fromkeys(THREADS, "1"))
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the end of the block, so that no worker is left half made."""
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    # The mask is for the new process, which inherits it. SIGTERM is not in it, because the pool ends workers by that.
+    # Windows has no mask: there a new worker may see a Ctrl-C too, and ends.
+    has_mask = hasattr(signal, "pthread_sigmask")
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_mask else set()
+    # Another thread can still receive the signal, and then Python would raise here. So it is only noted.
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handlers = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
     try:
-        os.environ.update(dict.fromkeys(THREADS, "1"))
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if has_mask:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for sent in came:
+            signal.raise_signal(sent)
 
 
 def _begin_worker(parent: int) -> None:
@@ -218,13 +234,21 @@ class Pool(Generic[Work]):
                 if not pending:
                     return
                 done, _ = wait(pending, timeout=_GLANCE, return_when=FIRST_COMPLETED)
-                for future in done:
+                if not done:
+                    self._engine.check()
+                for future in sorted(done, key=Future.cancelled):  # what is finished is kept first
                     try:
                         files = future.result()
                     except BrokenExecutor as error:
                         deaths += 1
                         self._replace(pending, pending[future], deaths, error)
                         break
+                    except CancelledError as error:
+                        self._engine.check()
+                        raise RunError(
+                            f"{pending[future].name}: was cancelled, because {self._engine.name} was lost or began "
+                            "anew. Finished batches are kept. Run the same command again."
+                        ) from error
                     except Exception as error:
                         text = f"{pending[future].name}: {error}".rstrip(".")
                         raise RunError(f"{text}. Finished batches are kept.") from error
@@ -236,7 +260,16 @@ class Pool(Generic[Work]):
 
     def _submit(self, pending: dict[Future[Files], Work], batches: Iterable[Work]) -> None:
         for batch in batches:
-            pending[self._executor.submit(self._work, batch)] = batch
+            try:
+                future = self._executor.submit(self._work, batch)
+            except BrokenExecutor as error:
+                # A worker died since the last call. The batch counts as in flight, and is replaced with the others.
+                future = Future()
+                future.set_exception(error)
+            except Exception:
+                self._engine.check()  # says it better, if the cluster is gone
+                raise
+            pending[future] = batch
 
     def _replace(self, pending: dict[Future[Files], Work], batch: Work, deaths: int, error: BrokenExecutor) -> None:
         """Open a new executor, and submit to it everything that was in flight."""

@@ -42,7 +42,7 @@ class Journalled(Protocol):
 def commit(store: Store, batch: Journalled, files: Sequence[bytes]) -> None:
     """Remove the manifest, write the batch's files, and last the journal, which makes the batch count."""
     # A manifest says that a run is finished and complete, so it must not stand beside a batch that it does not list.
-    store.path(MANIFEST).unlink(missing_ok=True)
+    store.remove(MANIFEST)
     contents = dict(zip(batch.files, files, strict=True))
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     store.write_together(contents)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Mapping
 from typing import Literal
 from typing import Protocol as Interface
 
@@ -21,6 +22,7 @@ __all__ = [
     "Owner",
     "manifest_faults",
     "read_manifest",
+    "write_derived",
     "write_manifest",
 ]
 
@@ -53,10 +55,25 @@ class Manifest(Document):
 
 def write_manifest(store: Store, owner: Owner) -> None:
     """Hash the files of the run as they are now, and write the manifest."""
+    write_derived(store, owner, {})
+
+
+def write_derived(store: Store, owner: Owner, files: Mapping[str, bytes]) -> None:
+    """Write files that follow from the rest of a finished run, and the manifest with them.
+
+    The manifest comes first, and a file that gets other content is removed before. So after a crash some of these files
+    may be missing, but none contradicts the manifest, and whoever derives them again may go on. Hold the lock.
+    """
+    changed = {
+        name: content for name, content in files.items() if not store.exists(name) or store.read(name) != content
+    }
+    digests = {name: store.digest(name) for name in store.files() if name not in UNLISTED | changed.keys()}
+    digests |= {name: hashlib.sha256(content).hexdigest() for name, content in changed.items()}
+    store.remove(*changed)
     # The manifest cannot hold its own hash. Its `digest` covers its content instead.
-    files = {name: store.digest(name) for name in store.files() if name not in UNLISTED}
-    digest = _digest(owner.hash, files)
-    store.write(MANIFEST, Manifest(protocol=owner.hash, files=files, digest=digest).to_bytes())
+    made = Manifest(protocol=owner.hash, files=digests, digest=_digest(owner.hash, digests))
+    store.write(MANIFEST, made.to_bytes())
+    store.write_together(changed)
 
 
 def read_manifest(store: Store) -> dict[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from ccfs.certificates.documents import refuse_other_format
-from ccfs.files.atomic import PARTIAL, write_together
+from ccfs.files.atomic import PARTIAL, remove_together, write_together
 from ccfs.files.digests import canonical_json, file_digest
 from ccfs.files.documents import Document, DocumentError
 from ccfs.files.lock import LOCK, LockedError, locked
@@ -41,6 +41,18 @@ class RunError(RuntimeError):
 
 class PremiseError(RunError):
     """Trials that do not repeat. No bound holds for their count, so nothing is certified."""
+
+
+@contextmanager
+def _writing(paths: Iterable[Path]) -> Iterator[None]:
+    """Say which files could not be written or removed, and that nothing else is lost."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{' and '.join(map(str, paths))}: cannot be written: {error.strerror}. Finished batches are kept. "
+            "Free some space or repair the folder, then run the same command again."
+        ) from error
 
 
 class Store:
@@ -110,13 +122,14 @@ class Store:
     def write_together(self, contents: Mapping[str, bytes]) -> None:
         """Write files durably, each of them atomically. If it fails, some may be there and others not."""
         paths = {self.path(name): content for name, content in contents.items()}
-        try:
+        with _writing(paths):
             write_together(paths)
-        except OSError as error:
-            raise RunError(
-                f"{' and '.join(map(str, paths))}: cannot be written: {error.strerror}. Finished batches are kept. "
-                "Free some space or repair the folder, then run the same command again."
-            ) from error
+
+    def remove(self, *names: str) -> None:
+        """Remove files and empty folders durably, in this order. Those that are missing are left out."""
+        paths = [self.path(name) for name in names]
+        with _writing(paths):
+            remove_together(paths)
 
     def read_document(self, model: type[Made], name: str) -> Made:
         """Return the document in a file. Refuse another kind or version, and a file that was changed."""
@@ -174,8 +187,8 @@ class Store:
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.root))
-                for left in self.root.rglob(f"{PARTIAL}*") if self.is_run else self.root.glob(f"{self._first}*"):
-                    left.unlink()
+                pattern = f"**/{PARTIAL}*" if self.is_run else f"{self._first}*"
+                remove_together(list(self.root.glob(pattern)))
             except LockedError:
                 raise RunError(
                     f"{self.root}: another process is writing to this run. Wait for it or stop it."

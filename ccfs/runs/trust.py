@@ -110,8 +110,8 @@ def _parts(protocol: Protocol) -> Iterator[tuple[str, str, str, Mapping[str, obj
     """Yield place, kind, name and arguments of every part. An event of several events has several parts."""
     program = protocol.program
     yield "environment", "environment", protocol.environment.make, protocol.environment.arguments
-    for part in protocol.controllers:
-        yield f"controllers.{part.name}", "controller", part.make, part.arguments
+    for controller in protocol.controllers:
+        yield f"controllers.{controller.name}", "controller", controller.make, controller.arguments
     yield "program.verifier", "verifier", program.verifier.make, program.verifier.arguments
     for fallback in program.fallbacks:
         yield f"program.fallbacks.{fallback.name}", "fallback", fallback.make, fallback.arguments
@@ -119,6 +119,8 @@ def _parts(protocol: Protocol) -> Iterator[tuple[str, str, str, Mapping[str, obj
         yield "program.candidate_map", "candidate map", program.candidate_map.make, program.candidate_map.arguments
     for attack in protocol.attacks:
         yield f"attacks.{attack.name}", "attack", attack.rule, attack.arguments
+    for part in protocol.families:
+        yield f"families.{part.name}", "features", part.features, part.arguments
     for spec in protocol.events:
         for leaf in _leaves(spec):
             yield f"events.{spec.name}", "event", leaf.event, leaf.arguments

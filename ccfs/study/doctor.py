@@ -241,14 +241,15 @@ def _browser() -> Check:
 
 
 def _scheduler(address: str) -> Check:
-    from ccfs.runs.executors import cluster_engine
+    from ccfs.runs.cluster import cluster_engine
 
+    notes: list[str] = []
     try:
-        engine = cluster_engine(address)
+        engine = cluster_engine(address, say=lambda note: notes.append(note.removeprefix("note: ")))
     except (ValueError, ImportError, OSError, RuntimeError) as error:
         return Check(name="cluster", state="broken", detail=str(error), mend=("dask scheduler",))
     try:
-        return Check(name="cluster", state="works", detail=engine.name, mend=())
+        return Check(name="cluster", state="works", detail=" ".join([f"{engine.name}.", *notes]), mend=())
     finally:
         engine.close()
 

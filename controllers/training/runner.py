@@ -18,14 +18,14 @@ from ccfs.controllers.training.plan import Plan
 from ccfs.controllers.training.rollout import CostEnvironment, Space, reset
 from ccfs.controllers.training.seeds import reset_seeds
 from ccfs.controllers.training.state import CURVE, TrainingState
-from ccfs.files.atomic import PARTIAL, write_atomically
+from ccfs.files.atomic import PARTIAL, remove_together, settle, write_atomically
 from ccfs.files.lock import LockedError, locked
 from ccfs.files.terminal import progress_display
 
 __all__ = ["fresh", "furthest", "make_environments", "run_plan", "versions", "write_curve"]
 
 EnvironmentMaker = Callable[[TrainingConfig], Sequence[CostEnvironment]]
-_PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
+_PACKAGES = ("ccfs-rl", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
 
 
 def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = None) -> None:
@@ -33,6 +33,7 @@ def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = No
 
     Several processes may share a plan, one per core. Each takes the first turn whose controller is free.
     """
+    settle(plan.folder)
     environments: Sequence[CostEnvironment] | None = None
     while turns := _open_turns(plan):
         # Made only if there is work, and once: all controllers of a plan train on the same copies.
@@ -130,15 +131,15 @@ def _run_turn(
     state: TrainingState, folder: Path, environments: Sequence[CostEnvironment], *, until: int, console: Console
 ) -> None:
     state.versions = state.versions | versions()
-    folder.mkdir(parents=True, exist_ok=True)
     with progress_display(console) as progress:
         task = progress.add_task(state.config.name, total=until, completed=state.steps, note="", found=state.steps)
         while state.steps < until:
             state.run_epoch(environments)
-            if state.steps == until:  # before the checkpoint, so that no interruption can leave it out
+            # The checkpoint comes last. It says that the epoch is done, and then nobody would write the others again.
+            if state.steps == until:
                 state.save(folder / f"milestone-{until}.npz")
-            state.save(folder / "checkpoint.npz")
             write_curve(state, folder / "curve.csv")
+            state.save(folder / "checkpoint.npz")
             _show(progress, task, state)
     done = f"{state.config.name}: {state.steps:,} steps, checkpoint in {folder}"
     console.print(done, highlight=False, soft_wrap=True)
@@ -166,6 +167,5 @@ def _claimed(folder: Path) -> Iterator[bool]:
         except LockedError:
             yield False
         else:
-            for left in folder.glob(f"{PARTIAL}*"):
-                left.unlink()
+            remove_together(list(folder.glob(f"{PARTIAL}*")))
             yield True

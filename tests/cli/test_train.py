@@ -72,7 +72,7 @@ def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypa
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(runner, "run_plan", lambda plan, console: signal.raise_signal(signal.SIGTERM))
     result = CliRunner().invoke(app, ["train", "-o", str(tmp_path)])
-    assert result.exit_code == 130
+    assert result.exit_code == 143
     assert "The same command continues" in result.output
     assert signal.getsignal(signal.SIGTERM) is before
 

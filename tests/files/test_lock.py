@@ -64,7 +64,7 @@ def test_locked_makes_a_folder_that_is_missing_or_says_why_not(tmp_path):
     with locked(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(NotADirectoryError), locked(tmp_path / "file" / "folder"):
+    with pytest.raises(FileExistsError), locked(tmp_path / "file" / "folder"):
         pass
 
 

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 import torch
 from image_runs import images, network, run
@@ -185,31 +178,3 @@ def test_second_process_on_one_folder_is_refused_and_loses_nothing(tmp_path):
     with store.locked(), pytest.raises(RunError, match="another process is writing"):
         run(tmp_path)
     assert run(tmp_path).rows
-
-
-SLOW = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from pathlib import Path
-from image_runs import run
-run(Path(sys.argv[2]), n=2000, progress=lambda done: (print(done, flush=True), time.sleep(0.3)))
-"""
-
-
-@pytest.mark.slow
-def test_run_killed_at_any_moment_resumes_to_the_same_bytes(tmp_path):
-    support = Path(__file__).parents[1] / "support"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    for wait in (0.0, 0.31, 0.75):
-        folder = tmp_path / str(wait)
-        with subprocess.Popen(
-            [sys.executable, "-c", SLOW, str(support), str(folder)], stdout=subprocess.PIPE, env=environment
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(wait)
-            process.send_signal(signal.SIGKILL)
-        run(folder, n=2000)
-    run(tmp_path / "whole", n=2000)
-    for wait in (0.0, 0.31, 0.75):
-        assert content(tmp_path / str(wait)) == content(tmp_path / "whole")

@@ -2,68 +2,22 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import Executor, Future
+from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 from toy_protocol import contents, protocol
 from toys import foreign_threads
 
 from ccfs.runs.batches import Batch
-from ccfs.runs.executors import Engine, Pool, cluster_engine, process_engine, serial_engine
+from ccfs.runs.executors import Engine, Pool, process_engine, serial_engine
 from ccfs.runs.run import run
+from ccfs.runs.store import RunError
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.extras
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets of a worker that is killed on purpose
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_run_on_a_cluster_survives_a_killed_worker_with_the_same_bytes(tmp_path):
-    from distributed import Client, LocalCluster
-
-    made = protocol(tmp_path, trials=24)
-    run(made, tmp_path / "serial", serial_engine(), where="p")
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        engine = cluster_engine(cluster.scheduler_address)
-        finished = []
-
-        def advance(trials):
-            finished.append(trials)
-            if len(finished) == 2:
-                with Client(cluster.scheduler_address) as client:
-                    pids = sorted(client.run(os.getpid).values())
-                os.kill(pids[0], signal.SIGKILL)
-
-        try:
-            run(made, tmp_path / "cluster", engine, where="p", advance=advance)
-        finally:
-            engine.close()
-    assert sum(finished) == 24 * 4
-    assert contents(tmp_path / "cluster") == contents(tmp_path / "serial")
-
-
-@pytest.mark.extras
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_workers_of_any_engine_find_modules_in_the_named_folder(tmp_path, monkeypatch):
-    """The workers of the cluster start before anybody names the folder, so they cannot have inherited it."""
-    from distributed import LocalCluster
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "verifier_of_a_study.py").write_text("from ccfs.runtime.components import BoxVerifier as Box\n")
-    made = protocol(tmp_path, trials=8, own=('make = "box"', 'make = "verifier_of_a_study:Box"'))
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        engine = cluster_engine(cluster.scheduler_address)
-        try:
-            run(made, tmp_path / "cluster", engine, where="p", modules=tmp_path)
-        finally:
-            engine.close()
-    run(made, tmp_path / "processes", process_engine(1), where="p", modules=tmp_path)
-    assert contents(tmp_path / "cluster") == contents(tmp_path / "processes")
-    sys.modules.pop("verifier_of_a_study")
 
 
 def test_process_engine_gives_workers_one_thread_before_they_import_anything(monkeypatch):
@@ -75,6 +29,45 @@ def test_process_engine_gives_workers_one_thread_before_they_import_anything(mon
         assert executor.submit(foreign_threads).result() == 0
     assert (os.environ["OPENBLAS_NUM_THREADS"], os.environ.get("OMP_NUM_THREADS")) == ("7", None)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_run_replaces_a_local_worker_that_is_killed(tmp_path):
+    made = protocol(tmp_path, trials=8)
+    finished = []
+
+    def advance(trials):
+        finished.append(trials)
+        if len(finished) == 2:
+            os.kill(active_children()[0].pid, signal.SIGKILL)
+
+    run(made, tmp_path / "killed", process_engine(2), where="p", advance=advance)
+    run(made, tmp_path / "serial", serial_engine(), where="p")
+    assert sum(finished) == 8 * 4
+    assert contents(tmp_path / "killed") == contents(tmp_path / "serial")
+
+
+def dies_at_one(batch):
+    if batch.number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return (b"x",)
+
+
+def test_workers_that_always_die_end_the_run_with_a_sentence_after_what_was_finished():
+    batches = [Batch(arm="a/b", attack="nominal", number=number, trials=(number,)) for number in (0, 1)]
+    engine = replace(process_engine(1), in_flight=1)
+    said = r"a/b/nominal/batch-00001: workers died 3 times .* Finished batches are kept\. Check the memory"
+    with Pool(engine, dies_at_one) as pool:
+        results = pool.completed(batches)
+        assert next(results)[1] == (b"x",)
+        with pytest.raises(RunError, match=said):
+            next(results)
+
+
+def test_process_engine_needs_no_signal_mask(monkeypatch):
+    """Windows has none."""
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with process_engine(1).open() as executor:
+        assert executor.submit(abs, -1).result() == 1
 
 
 class Never(Executor):

@@ -79,7 +79,7 @@ def test_protocol_without_the_key_has_the_hash_it_had(tmp_path):
 
 
 def test_protocol_with_attacks_or_another_word_is_refused(tmp_path):
-    with pytest.raises(ProtocolError, match=r'`attacks` must be empty with traces = "hashes"'):
+    with pytest.raises(ProtocolError, match=r'`attacks` and `families` must be empty with traces = "hashes"'):
         protocol(tmp_path, traces=HASHES)
     with pytest.raises(ProtocolError, match="traces"):
         protocol(tmp_path, attacks=ATTACK, traces=("batch = 4", 'batch = 4\ntraces = "none"'))
