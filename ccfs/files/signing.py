@@ -351,7 +351,10 @@ def opened_envelope(content: bytes, where: object) -> Opened:
     The predicate of the statement names the key. `where` names the envelope in errors.
     """
     try:
-        found = _Envelope.model_validate_json(canonical_json(read_json(content, where)))
+        text = canonical_json(read_json(content, where))
+        if content != text.encode() + b"\n":  # so that a published record has one hash
+            raise ValueError("it must be canonical JSON and one line")
+        found = _Envelope.model_validate_json(text)
         payload, signature = _decoded(found.payload), _decoded(found.signatures[0].sig)
         statement = read_json(payload, where)
         if found.payloadType != _PAYLOAD or not isinstance(statement, dict) or statement.get("_type") != STATEMENT:

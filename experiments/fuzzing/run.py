@@ -36,6 +36,7 @@ from ccfs.certificates.trajectory import certify_event  # noqa: E402
 from ccfs.cli.demo import TEXT  # noqa: E402
 from ccfs.cli.main import app  # noqa: E402
 from ccfs.files.atomic import write_atomically  # noqa: E402
+from ccfs.files.parquet import read_parquet  # noqa: E402
 from ccfs.files.terminal import printable  # noqa: E402
 from ccfs.protocol.model import ProtocolError, load_protocol  # noqa: E402
 from ccfs.results.certificate import RunCertificate  # noqa: E402
@@ -155,7 +156,8 @@ def runs(rng: random.Random, folder: Path) -> str:
     is_resealed = rng.random() < 0.5 and name != MANIFEST
     if is_resealed:
         reseal(root)
-    is_changed = (root / name).read_bytes() != before  # a new seal mends a journal
+    after = (root / name).read_bytes()
+    is_changed = after != before and not (is_resealed and says_the_same(name, before, after))  # a seal mends a journal
     command = rng.choice(("audit", "audit", "verify", "certify", "table", "costs", "report"))
     certificate = root / "certificates" / "steering" / "one" / "passes.json"
     words = {
@@ -166,6 +168,15 @@ def runs(rng: random.Random, folder: Path) -> str:
     if is_changed and code != 2 and is_wrong(command, code, name, is_resealed=is_resealed):
         return f"wrong accept by {command} of {name}: {output}"
     return "refused" if code else "accepted"
+
+
+def says_the_same(name: str, before: bytes, after: bytes) -> bool:
+    """Return whether two files are the same table in other bytes."""
+    try:
+        tables = [read_parquet(content) for content in (before, after)] if name.endswith(".parquet") else []
+    except ValueError:
+        return False
+    return bool(tables) and bool(tables[0].equals(tables[1], check_metadata=True))
 
 
 def signed_runs(rng: random.Random, folder: Path) -> str:

@@ -10,6 +10,7 @@ import struct
 import keys
 import pytest
 
+from ccfs.files.digests import canonical_json
 from ccfs.files.signing import (
     STATEMENT,
     KeyFileError,
@@ -236,7 +237,10 @@ def test_envelope_of_another_form_is_refused(folder):
     ]
     for content in broken:
         with pytest.raises(SignatureError):
-            opened_envelope(json.dumps(content).encode(), "e")
+            opened_envelope(canonical_json(content).encode() + b"\n", "e")
+    for text in (json.dumps(good), canonical_json(good), canonical_json(good) + "\n\n"):
+        with pytest.raises(SignatureError, match="canonical JSON and one line"):
+            opened_envelope(text.encode(), "e")
 
 
 def test_public_key_refuses_a_signature_of_another_length(folder):
