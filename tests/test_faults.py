@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from pathlib import Path
 
 import failing_disk
 import pytest
