@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.files.terminal import printable
@@ -72,8 +72,15 @@ def rendered(template: str, *, links: Sequence[Link] = (), **values: object) -> 
         # A text from a file could turn around the words beside it, as U+202E does.
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text, contents=contents)
+    environment.filters.update(
+        lower=lower_text, upper=upper_text, exact=exact_text, contents=contents, breakable=_breakable
+    )
     return environment.get_template(template).render(links=links, generator=Markup(_GENERATOR), **values)
+
+
+def _breakable(name: str) -> Markup:
+    """Return a name that a narrow column may break after a slash, and nowhere else."""
+    return escape(printable(name)).replace("/", Markup("/<wbr>"))
 
 
 def contents(body: str) -> list[tuple[str, Markup]]:

@@ -78,7 +78,7 @@ def standalone(chart: Chart, title: str, legend: Sequence[tuple[str, str, str]])
         told = ElementTree.Element(name)
         told.text = printable(text)
         root.insert(place, told)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return b'<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode").encode()
 
 
 def _rows(chart: Chart, legend: Sequence[tuple[str, str, str]]) -> list[tuple[float, int]]:

@@ -288,3 +288,16 @@ def test_browser_shows_four_drawings_in_light_and_dark(browser, example_page, tm
 
 def test_browser_fits_the_page_on_a_phone(browser, example_page):
     assert browser.size(example_page, width=390)[0] == 390
+
+
+def test_browser_finds_no_fault_of_access(browser, example_page):
+    assert browser.faults(example_page, width=500) == []
+
+
+def test_page_names_every_circle_and_gives_its_files(example_page):
+    text = example_page.read_text(encoding="utf-8")
+    names = re.findall(r'<text class="halo (sound|unsound)-name"[^>]*>([^<]*)<', text)
+    assert any(kind == "unsound" and "substituted: UNSOUND" in words for kind, words in names)
+    assert any(kind == "sound" and "joint mass" in words for kind, words in names)
+    assert text.count('.svg" aria-label') == text.count('.csv" aria-label') == text.count('role="img"')
+    assert "\\x0a" not in text  # the example of a file has lines
