@@ -41,7 +41,7 @@ def test_standalone_writes_the_legend_below_and_breaks_its_lines(chart):
         ("", "4: no sign", ""),
     )
     root = ElementTree.fromstring(standalone(chart, "t", legend))
-    texts = {text.text: float(text.get("y")) for text in root.iter(f"{SVG}text") if text.text}
+    texts = {text.text: float(text.get("y")) for text in root.iter(f"{SVG}text") if text.get("y")}
     places = [texts[name] for name in texts if "name" in name or name in ("third", "4: no sign")]
     assert all(place > chart.height for place in places)
     assert len(set(places)) > 1
