@@ -180,7 +180,7 @@ def _radii_plot(study: Study) -> Chart:
 def _add_names(study: Study, chart: Chart) -> None:
     """Name the circles: words in a column at the left edge, each with a line to its circle."""
     x, y = (float(place) for place in study.shape.center)
-    shown = sorted((radius for radius in study.radii if 0.0 < radius.value < np.inf), key=lambda radius: -radius.value)
+    shown = sorted((radius for radius in study.radii if 0.0 < radius.value < np.inf), key=lambda radius: radius.value)
     # Equal radii are one circle with several names.
     named: dict[float, list[Radius]] = {}
     for radius in shown:
