@@ -624,6 +624,15 @@ def test_an_event_without_a_generator_that_is_nearly_always_true_is_caught_as_of
             ccfs.certify_policy(Slope(), half, event=by_entropy, **{**BASE, "trials": 100, "seed": seed})
 
 
+def test_names_of_slices_that_were_put_on_the_environment_hold_for_others_made_like_it():
+    env = Slope()
+    env.observation_layout = {"height": (0, 1)}  # as `ccfs.envs.make` does it
+    noise = ccfs.Schedule(action=SCHEDULE, sensor=ccfs.ProposalSchedule(count=1, sigma={"height": 0.1}))
+    made = ccfs.certify_policy(env, half, event=good, **{**BASE, "schedule": noise})
+    assert made.successes == 20
+    assert "height" in made.sentence
+
+
 def test_certify_policy_leaves_the_shared_generators_as_it_found_them():
     before = generators_now()
     ccfs.certify_policy(gymnasium.make("Pendulum-v1"), half, event=lambda trace: True, **BASE)

@@ -139,7 +139,7 @@ def _event(store: Store, protocol: Protocol, spec: EventSpec) -> Event:
 def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, list[bool]]:
     """Return for each event whether each trial of a batch is in it. Each trial must be stored exactly once.
 
-    An event that answers differently when it is asked again is refused, because it has a memory or a random generator of
+    An event that answers differently when it is asked again is refused, because it has a memory or random numbers of
     its own.
     """
     traces = _traces(store, protocol, batch, events)

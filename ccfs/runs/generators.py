@@ -118,8 +118,9 @@ def refuse_moved(before: Mapping[str, object], now: Mapping[str, object], when: 
     """Raise if a generator that a part holds is in another state than before."""
     names = [place for place, state in before.items() if now.get(place, state) != state]
     if names:
+        told = " and ".join(f"`{name}`" for name in names)
         raise PremiseError(
-            f"random numbers are drawn from {' and '.join(f'`{name}`' for name in names)}, which no reset sets: {when}. "
+            f"random numbers are drawn from {told}, which no reset sets: {when}. "
             "Seed it in `reset` from the environment's `np_random`, or draw from that one. Nothing is certified."
         )
 

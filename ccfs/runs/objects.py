@@ -30,6 +30,7 @@ from ccfs.runs.repeats import MUST, difference, repeated, repeats
 from ccfs.runs.store import PremiseError, Store
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import TrialRecorder
+from ccfs.runtime.environment import observation_layout
 from ccfs.runtime.interfaces import Controller, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
 from ccfs.runtime.remade import arguments_of, layers
@@ -125,6 +126,8 @@ class Objects:
             seed=claim.seed,
             horizon=claim.horizon,
             resolution=claim.resolution,
+            # Names may have been put on the object from outside, and then another one does not have them.
+            layout=observation_layout(self.env),
         )
 
     def protocol(self, claim: Claimed) -> Protocol:

@@ -63,8 +63,8 @@ def repeats(trials: int) -> int:
 def repeated(trials: int, chain: bytes) -> list[int]:
     """Return the numbers of the trials to run again: the first, the last, and others that are drawn.
 
-    The draw follows from the hash chain of the last trial. So it is the same whenever the run is, and no part could know
-    it while the trials ran.
+    The draw follows from the hash chain of the last trial. So it is the same whenever the run is, and no part could
+    know it while the trials ran.
     """
     count = repeats(trials)
     if count == trials:

@@ -54,9 +54,9 @@ def remaker(env: AnyEnv) -> Callable[[], AnyEnv]:
             close()
     except Exception as error:  # the constructor is the user's own, and a guess at its arguments may fail in any way
         raise TypeError(
-            "`env` must be an environment that can be made a second time, because some trials are run again in new ones, "
-            f"got {env}, and {error}. Pass a function that makes it instead, such as `env=lambda: MyEnv(3)`, or what "
-            "gymnasium.make gives for a registered id."
+            "`env` must be an environment that can be made a second time, because some trials are run again in new "
+            f"ones, got {env}, and {error}. Pass a function that makes it instead, such as "
+            "`env=lambda: MyEnv(3)`, or what gymnasium.make gives for a registered id."
         ) from error
     return make
 

@@ -159,7 +159,7 @@ def test_a_generator_of_a_part_is_named_even_if_it_changes_nothing(part, tmp_pat
     assert "own`, which no reset sets: the same trial leaves it in two states" in message
 
 
-CLOSED = np.random.default_rng(3)
+CLOSED, KEPT = np.random.default_rng(3), (random.Random(2),)
 
 
 class Slotted:
@@ -184,7 +184,7 @@ def closing():
         (lambda trace: CLOSED.random(), "CLOSED"),
         (closing(), "part.dice"),
         (CLOSED.normal, "part"),
-        (lambda trace, dice=[random.Random(2)]: dice, "part[0][0]"),  # noqa: B006
+        (lambda trace, dice=KEPT: dice, "part[0][0]"),
         ({"a": (1, {"b": random.Random(1)})}, "part['a'][1]['b']"),
         (Slotted(), "part.dice"),
         (Shared(), "part.dice"),

@@ -103,7 +103,7 @@ def test_nothing_is_guessed(env):
 
 
 def test_environment_that_can_be_made_once_is_refused_with_its_own_reason():
-    with pytest.raises(TypeError, match="made a second time.*the port is taken"):
+    with pytest.raises(TypeError, match=r"made a second time.*the port is taken"):
         remaker(Fussy())
 
 
