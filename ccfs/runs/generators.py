@@ -121,8 +121,8 @@ def refuse_moved(before: Mapping[str, object], now: Mapping[str, object], when: 
         told = " and ".join(f"`{name}`" for name in names)
         raise PremiseError(
             f"random numbers are drawn from {told}, which no reset sets: {when}. "
-            "Seed it in `reset` from the environment's `np_random`, or draw from that one. An event must not draw at all. "
-            "Nothing is certified."
+            "Seed it in `reset` from the environment's `np_random`, or draw from that one. An event must not draw at "
+            "all. Nothing is certified."
         )
 
 
