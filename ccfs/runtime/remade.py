@@ -28,8 +28,8 @@ def layers(env: AnyEnv) -> list[AnyEnv]:
     return found
 
 
-def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
-    """Return a function that makes environments like `env`, or None if nobody can tell how.
+def remaker(env: AnyEnv) -> Callable[[], AnyEnv]:
+    """Return a function that makes environments like `env`. Raise TypeError if nobody can tell how.
 
     The innermost environment is made by its spec or by its class. Then each wrapper is put around it again. Arguments
     are those that Gymnasium recorded or, by the usual habit, the attributes of the same name. If one cannot be found,
@@ -52,8 +52,12 @@ def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
             warnings.simplefilter("ignore")  # what the constructor had to say, it has said
             close: Callable[[], object] = make().close
             close()
-    except Exception:  # the constructor is the user's own, and a guess at its arguments may fail in any way
-        return None
+    except Exception as error:  # the constructor is the user's own, and a guess at its arguments may fail in any way
+        raise TypeError(
+            "`env` must be an environment that can be made a second time, because some trials are run again in new "
+            f"ones, got {env}, and {error}. Pass a function that makes it instead, such as "
+            "`env=lambda: MyEnv(3)`, or what gymnasium.make gives for a registered id."
+        ) from error
     return make
 
 
