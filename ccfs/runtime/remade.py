@@ -14,6 +14,9 @@ from gymnasium.envs.registration import load_env_creator
 __all__ = ["arguments_of", "layers", "remaker"]
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+# Wrappers that do not keep all of their arguments, with those that matter to a trial. The others of SB3's Monitor say
+# where its log goes, and what is run again need not be logged.
+_ENOUGH = {"stable_baselines3.common.monitor.Monitor": ("allow_early_resets", "reset_keywords", "info_keywords")}
 
 
 def layers(env: AnyEnv) -> list[AnyEnv]:
@@ -83,6 +86,9 @@ def arguments_of(layer: AnyEnv) -> dict[str, object]:
     saved = values.get("_saved_kwargs")  # of Gymnasium's `RecordConstructorArgs`
     if isinstance(saved, dict):
         return deepcopy(saved)
+    enough = _ENOUGH.get(f"{type(layer).__module__}.{type(layer).__qualname__}")
+    if enough is not None:
+        return {name: deepcopy(values[name]) for name in enough}
     parameters = list(inspect.signature(type(layer)).parameters.values())
     found: dict[str, object] = {}
     for parameter in parameters[1:] if isinstance(layer, gymnasium.Wrapper) else parameters:

@@ -123,3 +123,13 @@ def test_arguments_are_copies():
     env = Holds([1, 2])
     arguments_of(env)["places"].append(3)
     assert env.places == [1, 2]
+
+
+def test_monitor_of_stable_baselines3_is_made_again_without_its_log(tmp_path):
+    from stable_baselines3.common.monitor import Monitor
+
+    first = Monitor(gymnasium.make("Pendulum-v1"), str(tmp_path / "log"), info_keywords=("TimeLimit.truncated",))
+    second = remaker(first)()
+    assert [type(layer) for layer in layers(second)] == [type(layer) for layer in layers(first)]
+    assert second.info_keywords == first.info_keywords
+    assert second.results_writer is None
