@@ -133,3 +133,4 @@ def test_monitor_of_stable_baselines3_is_made_again_without_its_log(tmp_path):
     assert [type(layer) for layer in layers(second)] == [type(layer) for layer in layers(first)]
     assert second.info_keywords == first.info_keywords
     assert second.results_writer is None
+    first.close()
