@@ -42,8 +42,8 @@ from ccfs.report.maps import end_mark, replayed
 from ccfs.report.pages import Figure, index_link, rendered
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate, covered
-from ccfs.results.certify import certificate_name
 from ccfs.results.claims import ClaimLine, claim_lines, size_text
+from ccfs.results.derive import certificate_name
 from ccfs.results.families import stored_families
 from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.runs.counting import refuse_changed_events

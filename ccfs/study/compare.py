@@ -21,8 +21,8 @@ from ccfs.report.charts import Chart
 from ccfs.report.figures import observed, overview_figure
 from ccfs.report.pages import INDEX, Figure, is_ours, rendered, report_link
 from ccfs.results.certificate import RunCertificate
-from ccfs.results.certify import refuse_missing_trials
 from ccfs.results.claims import ClaimLine, claim_cells, claim_lines
+from ccfs.results.derive import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, trial_lines
 from ccfs.runs.store import Store
 from ccfs.study.opened import OpenedRun
