@@ -5,11 +5,9 @@ These are some moments of each command. `experiments/faults` goes through all of
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
-from pathlib import Path
 
 import failing_disk
 import pytest
@@ -21,7 +19,6 @@ from ccfs.files import atomic, lock
 from ccfs.files.atomic import write_atomically
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras]
-STORED = Path(__file__).parents[1] / "experiments" / "faults" / "summary.json"
 BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -72,13 +69,3 @@ def test_disk_keeps_after_a_power_cut_what_was_synced(tmp_path):
     disk.cut_power(Fault.POWER)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "synced"]
     assert (tmp_path / "synced" / "file").read_bytes() == b"x"
-
-
-def test_stored_study_covers_every_command_and_found_nothing():
-    stored = json.loads(STORED.read_text(encoding="utf-8"))
-    assert set(stored["commands"]) == set(BY_NAME)
-    assert stored["wrong"] == []
-    for counts in stored["commands"].values():
-        assert set(counts) == {fault.value for fault in Fault}
-        assert all(count > 10 for count in counts.values())
-    assert stored["cases"] == sum(sum(counts.values()) for counts in stored["commands"].values())

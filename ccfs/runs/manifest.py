@@ -67,13 +67,17 @@ def write_derived(store: Store, owner: Owner, files: Mapping[str, bytes]) -> Non
     changed = {
         name: content for name, content in files.items() if not store.exists(name) or store.read(name) != content
     }
+    for path in map(store.path, changed):
+        if path.is_dir():
+            raise RunError(f"{path}: must be a plain file, got a folder.")
     digests = {name: store.digest(name) for name in store.files() if name not in UNLISTED | changed.keys()}
     digests |= {name: hashlib.sha256(content).hexdigest() for name, content in changed.items()}
     store.remove(*changed)
     # The manifest cannot hold its own hash. Its `digest` covers its content instead.
     made = Manifest(protocol=owner.hash, files=digests, digest=_digest(owner.hash, digests))
     store.write(MANIFEST, made.to_bytes())
-    store.write_together(changed)
+    if changed:
+        store.write_together(changed)
 
 
 def read_manifest(store: Store) -> dict[str, str]:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from ccfs import __version__
 from ccfs.files.code import definitions_digest, file_code_digest
 from ccfs.files.digests import file_digest, folder_digest
 from ccfs.files.documents import Digest, Document
@@ -122,7 +121,7 @@ def read_provenance(store: Store) -> dict[str, object]:
 
 def packages() -> dict[str, str]:
     """Return the versions of Python and of the packages that are installed."""
-    return {"python": platform.python_version(), _OWN: __version__, **dict(_installed())}
+    return {"python": platform.python_version(), _OWN: version("ccfs-rl"), **dict(_installed())}
 
 
 @lru_cache(maxsize=1)

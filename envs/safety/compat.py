@@ -16,10 +16,9 @@ __all__ = ["cure_import", "stock"]
 
 _COLOR = "safety_gymnasium.assets.color"
 _INSTALL = (
-    "On Python 3.10 or 3.11, install it: pip install 'ccfs-rl[safety]' and then "
-    "pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2"
+    "Install CCFS with its extra `safety` and then "
+    "`pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2` on Python 3.10 or 3.11."
 )
-_NO_WHEELS = f"MuJoCo 2.3.3 has no wheels for this Python, {sys.version_info.major}.{sys.version_info.minor}. "
 
 
 class HashableArray(np.ndarray):  # type: ignore[type-arg]
@@ -78,8 +77,7 @@ def stock(name: str = "") -> ModuleType:
     """
     cure_import()
     if importlib.util.find_spec("safety_gymnasium") is None:
-        reason = _NO_WHEELS if sys.version_info >= (3, 12) else ""
-        raise ImportError(f"Safety-Gymnasium is not installed. {reason}{_INSTALL}")
+        raise ImportError(f"Safety-Gymnasium is not installed. {_INSTALL}")
     try:
         package = importlib.import_module("safety_gymnasium")
         return importlib.import_module(f"safety_gymnasium.{name}") if name else package

@@ -24,7 +24,7 @@ def test_python_dash_m_is_the_command():
 def test_commands_are_listed_in_order_of_work_and_none_is_lost():
     group = typer.main.get_command(app)
     listed = group.list_commands(None)
-    assert listed[:6] == ["demo", "plan", "tune", "run", "compare", "show"]
+    assert listed[:6] == ["demo", "plan", "tune", "register", "run", "compare"]
     assert sorted(listed) == sorted(group.commands)
 
 

@@ -182,7 +182,7 @@ def test_plan_command_takes_the_draws_of_a_stratified_protocol(tmp_path, monkeyp
     monkeypatch.setattr(StrataDesign, "_budgets", lambda self, trials: [0.1])
     asked = ("plan", tmp_path / "p.toml", "--rate", "0.99,0.2", "--target", "0.4", "--trials", "400", "--json")
     shown = json.loads(call(*asked).output)["plans"][0]
-    assert (shown["draws"], shown["bound"], shown["needed"]) == (8, "cohort", 400)
+    assert (shown["draws"], shown["bound"], shown["needed"]) == (8, "strata", 400)
 
 
 @pytest.mark.parametrize(
