@@ -94,7 +94,7 @@ def test_wheel_states_license_command_and_light_requirements(wheel):
     metadata = Parser().parsestr(files["METADATA"].decode())
     assert metadata["License-Expression"] == "Apache-2.0"
     assert files["licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
-    assert "ccfs = ccfs.cli.main:app" in files["entry_points.txt"].decode()
+    assert "ccfs = ccfs.cli.start:main" in files["entry_points.txt"].decode()
     core = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
     assert any(line.startswith("numpy") for line in core)
     assert [line for line in core if line.lower().replace("-", "_").startswith(HEAVY)] == []
