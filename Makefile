@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPED := build/typed
+TOOLS := build/site-tools
 MODERN := .venv-modern
 CORE := .venv-core
-TOOLS := .venv-tools
+SUPPLY := .venv-supply
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 TORCH := $(shell grep '^torch==' requirements.txt)
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
@@ -31,7 +32,7 @@ TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table tables test quick lint format types modern core unit bench train lock dist supply clean
+.PHONY: help setup demo table tables site notebooks test quick lint format types modern core unit bench train lock dist supply clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,20 +45,32 @@ $(READY): supply/full-$(VERSION).txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-deps --require-hashes -r $<
 	$(BIN)/python -m pip install -q $(TORCH)
+	$(BIN)/python -m pip uninstall -q -y ccfs 2> /dev/null # the distribution had this name before it was `ccfs-rl`
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 demo: $(READY) ## wrap, certify and attack a policy on a small environment; writes runs/demo/report.html
 	$(BIN)/ccfs demo -o runs/demo
 
-# `ccfs run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
+# `ccfs study run` exits with 1 when a claim is not certified; that is a result, and the table shows it.
 table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32: a quick look); resumable
-	$(BIN)/ccfs run experiments/goal2/protocol.toml -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
-	$(BIN)/python experiments/goal2/table.py $(TABLE) --stock 12
-	$(BIN)/ccfs report $(TABLE)
+	$(BIN)/ccfs study run goal2 -o $(TABLE) $(if $(SEEDS),--seeds $(SEEDS)) || test $$? -eq 1
+	$(BIN)/python experiments/goal2/stock.py $(TABLE) 12
 
 tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from the models
 	$(BIN)/python docs/tables.py
+
+$(TOOLS)/.ready: $(READY) supply/site.txt
+	@rm -rf $(TOOLS)
+	$(BIN)/python -m pip install -q --no-deps --require-hashes --target $(TOOLS) -r supply/site.txt
+	@touch $@
+
+site: $(TOOLS)/.ready $(TYPED)/.ready ## build the documentation in build/site, and refuse dead links and other hosts
+	PYTHONPATH=$(TOOLS) NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	$(BIN)/python docs/check_site.py build/site
+
+notebooks: $(TOOLS)/.ready ## run the tutorials again and store what they print and draw
+	PYTHONPATH=$(TOOLS) $(BIN)/python docs/notebooks.py
 
 test: lint types modern unit ## lint, type-check and run all tests
 
@@ -110,22 +123,22 @@ bench: $(READY) ## speed as ratios, contenders alternating in one run
 train: $(READY) ## train the shipped controllers to the plan's last milestone (interrupt and repeat at will)
 	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
-$(TOOLS)/.ready: supply/tools.txt
-	$(PYTHON) -m venv $(TOOLS)
-	$(TOOLS)/bin/python -m pip install -q --require-hashes -r $<
+$(SUPPLY)/.ready: supply/tools.txt
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install -q --require-hashes -r $<
 	@touch $@
 
 # They call their tools by name.
-lock dist supply: export PATH := $(abspath $(TOOLS)/bin):$(PATH)
+lock dist supply: export PATH := $(abspath $(SUPPLY)/bin):$(PATH)
 
-lock: $(TOOLS)/.ready ## write the locked requirements anew, with hashes, after a pin has changed (needs a network)
-	$(TOOLS)/bin/python supply/run.py lock
+lock: $(SUPPLY)/.ready ## write the locked requirements anew, with hashes, after a pin has changed (needs a network)
+	$(SUPPLY)/bin/python supply/run.py lock
 
-dist: $(TOOLS)/.ready ## build wheel and sdist twice and compare their bytes; they are in dist/
-	$(TOOLS)/bin/python supply/run.py dist
+dist: $(SUPPLY)/.ready ## build wheel and sdist twice and compare their bytes; they are in dist/
+	$(SUPPLY)/bin/python supply/run.py dist
 
-supply: $(TOOLS)/.ready $(READY) ## SBOM, licences and known vulnerabilities of what is installed
-	$(TOOLS)/bin/python supply/run.py check
+supply: $(SUPPLY)/.ready $(READY) ## SBOM, licences and known vulnerabilities of what is installed
+	$(SUPPLY)/bin/python supply/run.py check
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(MODERN) $(CORE) $(TOOLS) build dist *.egg-info
+	rm -rf $(VENV) $(MODERN) $(CORE) $(SUPPLY) build dist *.egg-info

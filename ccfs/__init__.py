@@ -151,7 +151,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("ccfs")
+        return version("ccfs-rl")
     if name not in _HOMES:
         raise AttributeError(f"module 'ccfs' has no attribute {name!r}")
     return getattr(_import_module(_HOMES[name]), name)

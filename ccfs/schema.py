@@ -11,6 +11,7 @@ from typing import cast
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 
+from ccfs.files.documents import OPTIONAL
 from ccfs.protocol.registry import PARTS
 
 __all__ = ["DOCUMENTS", "SHIPPED", "key_table", "markdown", "model_of", "part_table", "schema", "schema_text"]
@@ -20,10 +21,16 @@ DOCUMENTS: Mapping[str, str] = {
     "certificate": "ccfs.results.certificate:RunCertificate",
     "trajectory": "ccfs.results.certificate:TrajectoryDocument",
     "strata": "ccfs.results.certificate:StrataDocument",
+    "family-certificate": "ccfs.results.families:FamilyDocument",
+    "families": "ccfs.results.families:FamiliesDocument",
     "provenance": "ccfs.runs.provenance:Provenance",
     "manifest": "ccfs.runs.manifest:Manifest",
     "batch": "ccfs.runs.journal:Journal",
     "verdicts": "ccfs.runs.batches:Verdicts",
+    "scores": "ccfs.results.scores:ScoresDocument",
+    "signed-run": "ccfs.runs.signature:SignedRun",
+    "registration": "ccfs.runs.registration:Registration",
+    "begun": "ccfs.runs.registration:Begun",
     "totals": "ccfs.results.totals:TotalsDocument",
     "run-totals": "ccfs.results.totals:RunTotals",
     "table": "ccfs.results.table:TableDocument",
@@ -51,6 +58,10 @@ class _Plain(GenerateJsonSchema):
         """Return False: a key's name is its title."""
         return False
 
+    def ser_schema(self, schema: object) -> JsonSchemaValue | None:
+        """Return None: our serializers only leave keys out, so a table has the schema of its keys."""
+        return None
+
 
 def model_of(kind: str) -> type[BaseModel]:
     """Return the model of a kind of document."""
@@ -64,7 +75,14 @@ def schema(kind: str) -> dict[str, object]:
     """Return the JSON Schema of a kind of document."""
     # A person may leave defaults out of a protocol. A document that a program wrote has every key.
     mode: JsonSchemaMode = "validation" if kind == "protocol" else "serialization"
-    made = model_of(kind).model_json_schema(schema_generator=_Plain, mode=mode)
+    model = model_of(kind)
+    made = model.model_json_schema(schema_generator=_Plain, mode=mode)
+    for table in (made, *made.get("$defs", {}).values()):
+        optional = [key for key, entry in table.get("properties", {}).items() if entry.pop(*OPTIONAL, False)]
+        if "required" in table:
+            table["required"] = [key for key in table["required"] if key not in optional]
+    left_out: frozenset[str] = getattr(model, "omitted", frozenset())
+    made["required"] = [key for key in made.get("required", ()) if key not in left_out]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 

@@ -32,20 +32,30 @@ from flint import arb
 from numpy.typing import NDArray
 
 from ccfs.certificates import checks
-from ccfs.certificates.betting import mean_lower, mean_upper
+from ccfs.certificates.betting import mean_upper
 from ccfs.certificates.binomial import bonferroni, cohort_lower
 from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.documents import CertificateError, DocumentError, read_document
-from ccfs.certificates.gaussian import event_lower, event_upper
+from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.rounding import fraction_upper
 from ccfs.certificates.shifts import PREMISES
-from ccfs.certificates.validated import exact, lower_float, normal_cdf, precision, upper_float
+from ccfs.certificates.validated import exact, normal_cdf, precision, upper_float
 
-__all__ = ["TRUNCATIONS", "FamilyCertificate", "certify_family", "shifted_failure_lower", "shifted_failure_upper"]
+__all__ = [
+    "TRUNCATIONS",
+    "FamilyCertificate",
+    "certify_family",
+    "drop_lower",
+    "drop_upper",
+    "shifted_failure_lower",
+    "shifted_failure_upper",
+]
 
 FORMAT = "ccfs/family/1"
 # Where weights are cut. Written down here, so that nobody who has seen the weights chooses the point.
-TRUNCATIONS = (3.0, 10.0)
+TRUNCATIONS = (0.0, 3.0, 10.0, 30.0)
+# The excess over tau of trials in the event may be cut far out, because it enters with a minus sign.
+_CAP = 100.0
 # What the logarithm of a weight and an energy may be off by, because S and Q are sums of doubles.
 SLACK = 2.0**-30
 _MOST_POINTS = 100_000
@@ -53,7 +63,7 @@ _ROOMS = 129
 _FEATURES = (
     "The disturbance is theta times features that are functions of the public past, the same with and without it. On "
     "every path its energy is at most that of `ceiling`, and S and Q are those of the noise that was really drawn, up "
-    "to rounding."
+    "to rounding. A shift rule moves what was drawn around, so an action that a fallback takes instead is not moved."
 )
 
 Flags = Sequence[bool] | NDArray[np.bool_]
@@ -68,6 +78,7 @@ def shifted_failure_upper(
     *,
     mu: float,
     delta: float,
+    unweighted: int = 0,
     truncations: Sequence[float] = TRUNCATIONS,
 ) -> float:
     """Return an upper confidence bound on the probability that the event fails under a shift that was not run.
@@ -75,13 +86,19 @@ def shifted_failure_upper(
     Let L be the likelihood ratio of the shifted to the nominal law along a trial, whose energy is at most mu^2 on every
     path. Multiply it by an independent lognormal number with mean 1 that tops its energy up to exactly mu^2, and call
     the product L'. Then P_shifted(fail) = E[1_fail L'], and under the nominal law log L' is normal with mean -mu^2 / 2
-    and variance mu^2, as in the proof of Theorem 14 (thm:adaptive-trajectory). For tau >= 1,
+    and variance mu^2, as in the proof of Theorem 14 (thm:adaptive-trajectory). For tau > 0 let
 
-        L' <= min(L', tau) + (L' - tau)_+,   so
-        P_shifted(fail) <= E[1_fail W] + Phi(d) - tau Phi(d - mu),   d = (mu^2 / 2 - log tau) / mu,
+        W = E[min(L', tau) | path],   V = E[(L' - tau)_+ | path] = L - W,
 
-    where W = E[min(L', tau) | path] has a closed form and lies in [0, tau]. With s^2 = mu^2 - energy it is
-    L Phi((log(tau / L) - s^2 / 2) / s) + tau Phi(-(log(tau / L) + s^2 / 2) / s). `mean_upper` bounds the first term.
+    which have closed forms: with s^2 = mu^2 - energy, W is
+    L Phi((log(tau / L) - s^2 / 2) / s) + tau Phi(-(log(tau / L) + s^2 / 2) / s). The mean of V over all paths is known,
+    because the law of L' is: it is e(tau) = Phi(d) - tau Phi(d - mu) with d = (mu^2 / 2 - log tau) / mu. So
+
+        P_shifted(fail) = E[1_fail W] + E[V] - E[1_event V] <= e(tau) + E[1_fail W - 1_event min(V, 100)].
+
+    The last mean is that of numbers in [-100, tau], and `mean_upper` bounds it. With tau = 0, W is 0 and V is L, so
+    the bound is 1 - E[1_event min(L, 100)]. It needs no mu and pays for the energy of the paths that were taken only.
+    Greater tau let failures be weighed, which vary less if they are rare or early, and pay for what e(tau) leaves open.
     Each tau has its share of delta, and the least of the bounds is returned.
 
     Assumes: independent nominal trials whose number was fixed in advance, from one initial law or one for each member
@@ -93,7 +110,8 @@ def shifted_failure_upper(
         energies: energy of the shift along each trial, up to `SLACK`.
         mu: the energy is at most mu^2 on every path that can happen.
         delta: failure probability.
-        truncations: values of tau, at least 1.
+        unweighted: number of further trials that failed and whose ratios are not known.
+        truncations: values of tau, 0 or at least 1.
 
     Returns:
         The bound, rounded up.
@@ -103,12 +121,11 @@ def shifted_failure_upper(
         ValueError: an argument is out of range, or a trial's energy exceeds mu^2.
 
     >>> f"{shifted_failure_upper([True] * 95 + [False] * 5, [0.0] * 100, [0.0] * 100, mu=0.0, delta=0.01):.3f}"
-    '0.249'
+    '0.272'
     """
-    limit, cuts = Fraction(checks.nonnegative("mu", mu)) ** 2, _truncations(truncations)
-    trials = _Trials.of(held, log_ratios, energies, limit)
-    share = bonferroni(delta, len(cuts))
-    return _upper(trials, limit, [_Weights(tau, float(limit)) for tau in cuts], share)
+    trials, limit = _Trials.of(held, log_ratios, energies, mu, unweighted)
+    cuts = _truncations(truncations)
+    return _upper(trials, limit, _weights(cuts, float(limit)), bonferroni(delta, len(cuts)))
 
 
 def shifted_failure_lower(
@@ -118,21 +135,72 @@ def shifted_failure_lower(
     *,
     mu: float,
     delta: float,
+    unweighted: int = 0,
     truncations: Sequence[float] = TRUNCATIONS,
 ) -> float:
     """Return a lower confidence bound on the probability that the event fails under a shift that was not run.
 
-    E[1_fail min(L', tau)] is at most P_shifted(fail), for every tau. `mean_lower` bounds it from below.
+    It is 1 minus the bound of `shifted_failure_upper` for the opposite event.
 
     Assumes, Args, Raises: as `shifted_failure_upper`.
 
     Returns:
         The bound, rounded down.
     """
-    limit, cuts = Fraction(checks.nonnegative("mu", mu)) ** 2, _truncations(truncations)
-    trials = _Trials.of(held, log_ratios, energies, limit)
-    share = bonferroni(delta, len(cuts))
-    return max(_lower(trials, limit, tau, share) for tau in cuts)
+    trials, limit = _Trials.of(held, log_ratios, energies, mu, unweighted)
+    cuts = _truncations(truncations)
+    found = _upper(trials.opposite, limit, _weights(cuts, float(limit)), bonferroni(delta, len(cuts)))
+    return max(-fraction_upper(Fraction(found) - 1), 0.0)
+
+
+def drop_upper(
+    held: Flags,
+    log_ratios: Numbers,
+    energies: Numbers,
+    *,
+    mu: float,
+    delta: float,
+    unweighted: int = 0,
+    truncations: Sequence[float] = TRUNCATIONS,
+) -> float:
+    """Return an upper confidence bound on how much of its probability the event loses under a shift that was not run.
+
+    The loss is P(event) - P_shifted(event) = P_shifted(fail) - E[1_fail]. So it is at most
+    e(tau) + E[1_fail (W - 1) - 1_event min(V, 100)] with the names of `shifted_failure_upper`. Nominal and shifted
+    trials are the same ones here, so their common luck cancels.
+
+    Assumes, Args, Raises: as `shifted_failure_upper`.
+
+    Returns:
+        The bound, rounded up. It is negative if the shift was shown to help.
+    """
+    trials, limit = _Trials.of(held, log_ratios, energies, mu, unweighted)
+    cuts = _truncations(truncations)
+    return _upper(trials, limit, _weights(cuts, float(limit)), bonferroni(delta, len(cuts)), less=1.0)
+
+
+def drop_lower(
+    held: Flags,
+    log_ratios: Numbers,
+    energies: Numbers,
+    *,
+    mu: float,
+    delta: float,
+    unweighted: int = 0,
+    truncations: Sequence[float] = TRUNCATIONS,
+) -> float:
+    """Return a lower confidence bound on how much of its probability the event loses under a shift that was not run.
+
+    What the event loses, the opposite event gains. So this is minus the bound of `drop_upper` for the opposite event.
+
+    Assumes, Args, Raises: as `shifted_failure_upper`.
+
+    Returns:
+        The bound, rounded down. It is positive if the shift was shown to do harm.
+    """
+    trials, limit = _Trials.of(held, log_ratios, energies, mu, unweighted)
+    cuts = _truncations(truncations)
+    return -_upper(trials.opposite, limit, _weights(cuts, float(limit)), bonferroni(delta, len(cuts)), less=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +215,10 @@ class FamilyCertificate:
 
     Fields:
         name: the disturbance, for readers.
-        held: whether the event held, for each trial.
-        scores: S of each trial.
-        energies: Q of each trial.
+        held: whether the event held, for each trial whose weights are known.
+        scores: S of each of these trials.
+        energies: Q of each of these trials.
+        unweighted: further trials, which failed and have no weights. Each counts with the greatest weight.
         box: the least and greatest value of each coordinate of theta.
         ceiling: a matrix such that theta' Q theta <= theta' ceiling theta for all theta, on every path.
         cells: number of cells of the net along each coordinate.
@@ -161,6 +230,7 @@ class FamilyCertificate:
     held: tuple[bool, ...]
     scores: tuple[tuple[float, ...], ...]
     energies: tuple[tuple[tuple[float, ...], ...], ...]
+    unweighted: int
     box: tuple[tuple[float, float], ...]
     ceiling: tuple[tuple[float, ...], ...]
     cells: tuple[int, ...]
@@ -176,6 +246,16 @@ class FamilyCertificate:
     def is_certified(self) -> bool:
         """Whether anything is certified."""
         return self.lower is not None
+
+    @property
+    def size(self) -> float:
+        """Greatest size mu of a disturbance of the box on any path, rounded up."""
+        return _gap(np.array(self.ceiling), [Fraction(max(abs(low), abs(high))) for low, high in self.box])
+
+    @property
+    def trials(self) -> int:
+        """Number of nominal trials."""
+        return len(self.held) + self.unweighted
 
     @property
     def net(self) -> int:
@@ -195,6 +275,7 @@ class FamilyCertificate:
             self.scores,
             self.energies,
             name=self.name,
+            unweighted=self.unweighted,
             box=self.box,
             ceiling=self.ceiling,
             cells=self.cells,
@@ -211,11 +292,17 @@ class FamilyCertificate:
     def to_entries(self) -> dict[str, object]:
         """Return the entries of the certificate for JSON, after a recheck. `from_entries` loses nothing of them."""
         self.recheck()
+        return self.entries
+
+    @property
+    def entries(self) -> dict[str, object]:
+        """The entries of the certificate for JSON, without a recheck, which may take a minute."""
         return {
             "name": self.name,
             "held": list(self.held),
             "scores": [list(row) for row in self.scores],
             "energies": [[list(row) for row in table] for table in self.energies],
+            "unweighted": self.unweighted,
             "box": [list(pair) for pair in self.box],
             "ceiling": [list(row) for row in self.ceiling],
             "cells": list(self.cells),
@@ -227,6 +314,7 @@ class FamilyCertificate:
             "lower": self.lower,
             "worst": list(self.worst),
             "net": self.net,
+            "size": self.size,
             "premises": list(self.premises),
         }
 
@@ -254,6 +342,7 @@ class FamilyCertificate:
                 document.pop("scores"),  # type: ignore[arg-type]
                 document.pop("energies"),  # type: ignore[arg-type]
                 name=document.pop("name"),  # type: ignore[arg-type]
+                unweighted=document.pop("unweighted"),  # type: ignore[arg-type]
                 box=document.pop("box"),  # type: ignore[arg-type]
                 ceiling=document.pop("ceiling"),  # type: ignore[arg-type]
                 cells=document.pop("cells"),  # type: ignore[arg-type]
@@ -262,7 +351,7 @@ class FamilyCertificate:
                 family=document.pop("family"),  # type: ignore[arg-type]
                 sampling=document.pop("sampling"),  # type: ignore[arg-type]
             )
-            stored = {name: document.pop(name) for name in ("gap", "lower", "worst", "net", "premises")}
+            stored = {name: document.pop(name) for name in ("gap", "lower", "worst", "net", "size", "premises")}
         except (KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"not a valid family certificate: {type(error).__name__}: {error}") from error
         if document:
@@ -272,6 +361,7 @@ class FamilyCertificate:
             "lower": again.lower,
             "worst": list(again.worst),
             "net": again.net,
+            "size": again.size,
             "premises": list(again.premises),
         }
         for name, value in derived.items():
@@ -294,6 +384,7 @@ def certify_family(
     delta: float,
     family: int,
     sampling: Sampling | str,
+    unweighted: int = 0,
     truncations: Sequence[float] = TRUNCATIONS,
 ) -> FamilyCertificate:
     """Certify the probability of an event under every disturbance A_t theta with theta in a box, from nominal trials.
@@ -310,8 +401,8 @@ def certify_family(
     on the diagonal.
 
     Args:
-        held: whether the event held, for each trial.
-        scores: S of each trial, see the module's docstring, array [trials, k].
+        held: whether the event held, for each trial whose weights are known.
+        scores: S of each of them, see the module's docstring, array [trials, k].
         energies: Q of each trial, array [trials, k, k].
         name: the disturbance, for readers.
         box: least and greatest value of each coordinate of theta.
@@ -320,7 +411,9 @@ def certify_family(
         delta: failure probability of the whole family.
         family: number of claims that share `delta`.
         sampling: "cohort" or "law".
-        truncations: values of tau, at least 1.
+        unweighted: number of further trials that failed and whose weights are not known, as when an exception hid
+            the last block. They count as failures with the greatest weight.
+        truncations: values of tau, 0 or at least 1.
 
     Returns:
         The certificate, its `lower` rounded down. It is None if nothing is certified.
@@ -336,7 +429,7 @@ def certify_family(
     ...     box=[(-0.1, 0.1)], ceiling=[[25.0]], cells=[9], delta=0.01, family=1, sampling="law",
     ... )
     >>> f"{certificate.lower:.3f} at {certificate.worst[0]:.3f}"
-    '0.920 at 0.089'
+    '0.918 at 0.089'
     """
     if not isinstance(name, str):
         raise TypeError(f"`name` must be a string, got {name!r}.")
@@ -352,15 +445,17 @@ def certify_family(
     _refuse_ceiling(squares, top)
     numbers, cuts = _cells(cells, width), _truncations(truncations)
     law, claims = Sampling.of(sampling), checks.count("family", family, minimum=1)
+    lost = checks.count("unweighted", unweighted)
     share = bonferroni(bonferroni(delta, claims), math.prod(numbers) * len(cuts) + 1)
-    nominal = fraction_upper(1 - Fraction(cohort_lower(int(flags.sum()), len(flags), delta=share)))
+    nominal = cohort_lower(int(flags.sum()), len(flags) + lost, delta=share)
     centers, reach = _net(limits, numbers)
     gap = _gap(top, reach)
     most = float(max(_quadratic(top, theta) for theta in centers))
-    weights = [_Weights(tau, most) for tau in cuts]
+    weights = _weights(cuts, most)
+    every = _Weighed(flags, table, squares, lost)
     lower, worst = math.inf, centers[0]
     for theta in centers:
-        found = _kept(_family_upper(flags, table, squares, theta, top, weights, share, nominal), gap)
+        found = event_lower(_held_lower(every, theta, top, weights, share, nominal), gap)
         if found < lower:
             lower, worst = found, theta
     return FamilyCertificate(
@@ -368,6 +463,7 @@ def certify_family(
         held=tuple(flags.tolist()),
         scores=tuple(map(tuple, table.tolist())),
         energies=tuple(tuple(map(tuple, square)) for square in squares.tolist()),
+        unweighted=lost,
         box=limits,
         ceiling=tuple(map(tuple, top.tolist())),
         cells=numbers,
@@ -382,20 +478,52 @@ def certify_family(
 
 
 @dataclass(frozen=True, slots=True)
-class _Trials:
-    """The failed trials with their log ratios and energies, and the number of all."""
+class _Side:
+    """The trials in an event, or those outside of it: log ratios, energies, and how many have neither."""
 
-    number: int
     log_ratios: NDArray[np.float64]
     energies: NDArray[np.float64]
+    unweighted: int = 0
 
-    def ratios(self) -> NDArray[np.float64]:
-        """Return L of each failed trial, rounded up, or exp(600), which is above every truncation."""
+    def ratios(self, slack: float) -> NDArray[np.float64]:
+        """Return L of each trial after a slack was added to its logarithm: rounded up for +, rounded down for -.
+
+        Logarithms beyond 600 stand for 600, where every truncation and the cap are far below, and rounded down those
+        below -600 give 0.
+        """
+        rounded, logs = _above if slack > 0.0 else _below, self.log_ratios + slack
         with precision():
-            return np.array([_above(arb(log).exp()) for log in np.minimum(self.log_ratios + SLACK, 600.0).tolist()])
+            found = np.array([rounded(arb(log).exp()) for log in np.clip(logs, -600.0, 600.0).tolist()])
+        return found if slack > 0.0 else np.where(logs > -600.0, found, 0.0)
+
+    def rooms(self, limit: Fraction) -> NDArray[np.float64]:
+        """Return limit - energy of each trial, up to a small part of the slack, and at least 0.
+
+        Ratios are padded to the energy limit + SLACK. So the room of a trial is at least this, even if its energy is
+        off by the slack.
+        """
+        if not limit < 2**20:
+            raise ValueError(f"`mu` must be below 1024, so that doubles resolve the energy, got mu^2 = {float(limit)}.")
+        return np.maximum(float(limit) - self.energies, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """All trials: those in which the event failed, and the others."""
+
+    failed: _Side
+    held: _Side
+
+    @property
+    def opposite(self) -> _Trials:
+        return _Trials(self.held, self.failed)
 
     @classmethod
-    def of(cls, held: Flags, log_ratios: Numbers, energies: Numbers, limit: Fraction) -> _Trials:
+    def of(
+        cls, held: Flags, log_ratios: Numbers, energies: Numbers, mu: float, unweighted: int
+    ) -> tuple[_Trials, Fraction]:
+        """Return checked trials, and mu^2."""
+        limit = Fraction(checks.nonnegative("mu", mu)) ** 2
         flags = _flags(held)
         logs, squares = checks.doubles("log_ratios", log_ratios), checks.doubles("energies", energies)
         for name, values in (("log_ratios", logs), ("energies", squares)):
@@ -406,44 +534,40 @@ class _Trials:
                 f"`energies` must be in [0, mu^2], got {float(squares.min())} to {float(squares.max())} with mu^2 = "
                 f"{float(limit)}."
             )
-        return cls(len(flags), logs[~flags], squares[~flags])
+        return cls.split(flags, logs, squares, checks.count("unweighted", unweighted)), limit
 
-    def rooms(self, limit: Fraction) -> NDArray[np.float64]:
-        """Return limit - energy of each trial, up to a small part of the slack."""
-        if not limit < 2**20:
-            raise ValueError(f"`mu` must be below 1024, so that doubles resolve the energy, got mu^2 = {float(limit)}.")
-        rooms: NDArray[np.float64] = float(limit) - self.energies
-        return rooms
+    @classmethod
+    def split(
+        cls, held: NDArray[np.bool_], logs: NDArray[np.float64], energies: NDArray[np.float64], unweighted: int
+    ) -> _Trials:
+        return cls(_Side(logs[~held], energies[~held], unweighted), _Side(logs[held], energies[held]))
 
 
-def _upper(trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float) -> float:
-    """Return the least bound of `shifted_failure_upper` over the truncations, with mu^2 = limit.
-
-    Ratios are padded to the energy limit + SLACK. Then the room of a trial is at least limit - energy, even if its
-    energy is off by the slack.
-    """
-    ratios, rooms = trials.ratios(), np.maximum(trials.rooms(limit), 0.0)
+def _upper(trials: _Trials, limit: Fraction, weights: Sequence[_Weights], delta: float, *, less: float = 0.0) -> float:
+    """Return the least bound on P_shifted(fail) - less P(fail) over the truncations, mu^2 = limit, less = 0 or 1."""
+    failed, held = trials.failed, trials.held
+    above, below = failed.ratios(SLACK), held.ratios(-SLACK)
+    failed_rooms, held_rooms = failed.rooms(limit), held.rooms(limit)
     padded, least = limit + Fraction(SLACK), 1.0
     with precision():
         for part in weights:
-            found = part.upper(ratios, rooms)
-            values = np.concatenate([found, np.zeros(trials.number - len(found))])
-            mean = mean_upper(values, delta=delta, highest=part.tau)
+            lost = np.concatenate([part.upper(above, failed_rooms), np.full(failed.unweighted, part.tau)])
+            if less:
+                lost = np.minimum(np.nextafter(lost - less, np.inf), part.tau - less)
+            kept = np.concatenate([part.excess_lower(below, held_rooms), np.zeros(held.unweighted)])
+            values = np.concatenate([lost, -np.minimum(kept, _CAP)])
+            # The range has 0 and -less in it whatever the truncation.
+            mean = mean_upper(values, delta=delta, lowest=-_CAP, highest=max(part.tau - less, 0.0))
             least = min(least, upper_float(exact(mean) + _excess(padded, part.tau)))
     return least
 
 
-def _lower(trials: _Trials, limit: Fraction, tau: float, delta: float) -> float:
-    """Return the bound of `shifted_failure_lower` for one truncation, with mu^2 = limit."""
-    with precision():
-        rooms = np.maximum(trials.rooms(limit), 0.0) + 2.0 * SLACK
-        pairs = zip((trials.log_ratios - SLACK).tolist(), rooms.tolist(), strict=True)
-        weights = [min(max(lower_float(_weight(exact(log), exact(room), tau)), 0.0), tau) for log, room in pairs]
-        return min(mean_lower(weights + [0.0] * (trials.number - len(weights)), delta=delta, highest=tau), 1.0)
+def _weights(cuts: Sequence[float], most: float) -> list[_Weights]:
+    return [_Weights(tau, most) for tau in cuts]
 
 
 class _Weights:
-    """Upper bounds on W for one truncation, from tangents that all points of a net share.
+    """Bounds on W from above and on V = L - W from below for one truncation, by tangents for all points of a net.
 
     W is a concave function of L, because min(., tau) is, and falls when the room s^2 for padding grows. So a tangent at
     another L and at a smaller room lies above it. Tangents touch at tau times powers of 2^(1/8), for rooms on a grid,
@@ -460,6 +584,31 @@ class _Weights:
 
     def upper(self, ratios: NDArray[np.float64], rooms: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return a number above W for each trial, given a number above its L and a number below its room."""
+        if self.tau == 0.0:
+            return np.zeros_like(ratios)
+        offsets, slopes = self._lines(ratios, rooms)
+        # One product and one sum of positive numbers, each off by at most 2^-53 of itself.
+        lines = (offsets + slopes * ratios) * (1.0 + 2.0**-50)
+        return np.minimum(np.minimum(lines, ratios), self.tau)
+
+    def excess_lower(self, ratios: NDArray[np.float64], rooms: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return a number below V, and at least 0, for each trial, given numbers below its L and its room.
+
+        V is at least L minus a tangent, which grows with L, and at least L - tau.
+        """
+        if self.tau == 0.0:
+            return ratios
+        offsets, slopes = self._lines(ratios, rooms)
+        rest = 1.0 - slopes
+        # Three roundings, each of at most 2^-53 of a number that is at most this sum.
+        lines = rest * ratios - offsets - (np.abs(rest) * ratios + offsets) * 2.0**-50
+        plain = ratios - self.tau - (ratios + self.tau) * 2.0**-52
+        return np.maximum(np.maximum(lines, plain), 0.0)
+
+    def _lines(
+        self, ratios: NDArray[np.float64], rooms: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the value at 0 and the slope of a tangent near each ratio, at a room that is not greater."""
         row = np.searchsorted(self._rooms, rooms, side="right") - 1
         with np.errstate(divide="ignore"):
             place = 8.0 * np.log2(ratios / self.tau) - self._powers[0]
@@ -467,64 +616,71 @@ class _Weights:
         missing = np.isnan(self._slopes[row, column])
         for i, j in sorted(set(zip(row[missing].tolist(), column[missing].tolist(), strict=True))):
             self._offsets[i, j], self._slopes[i, j] = self._tangent(i, j)
-        # One product and one sum of positive numbers, each off by at most 2^-53 of itself.
-        lines = (self._offsets[row, column] + self._slopes[row, column] * ratios) * (1.0 + 2.0**-50)
-        return np.minimum(np.minimum(lines, ratios), self.tau)
+        return self._offsets[row, column], self._slopes[row, column]
 
     def _tangent(self, row: int, column: int) -> tuple[float, float]:
         """Return the value at 0 and the slope of a tangent, both rounded up, so that the line lies above W."""
         room = float(self._rooms[row])
         if room == 0.0:
             return 0.0, 1.0
-        log = exact(self.tau).log() + int(self._powers[column]) * arb.const_log2() / 8
-        slope = _below_cut(log, exact(room), self.tau)
-        return max(_above(_weight(log, exact(room), self.tau) - slope * log.exp()), 0.0), _above(slope)
-
-
-def _below_cut(log_ratio: arb, room: arb, tau: float) -> arb:
-    """Enclose the slope of W, which is the shifted probability that the padded ratio stays below tau."""
-    return normal_cdf((exact(tau).log() - log_ratio - room / 2) / room.sqrt())
-
-
-def _weight(log_ratio: arb, room: arb, tau: float) -> arb:
-    """Enclose E min(L', tau) for one trial with padding of the variance `room` > 0."""
-    above = normal_cdf((log_ratio - exact(tau).log() - room / 2) / room.sqrt())
-    return log_ratio.exp() * _below_cut(log_ratio, room, tau) + exact(tau) * above
+        spread = exact(room).sqrt()
+        ahead = -int(self._powers[column]) * arb.const_log2() / 8  # log(tau / L)
+        # The slope is the shifted probability that the padded ratio stays below tau. L times it, and tau times the
+        # nominal probability that it does not, is W. So the value at 0 is the second part alone.
+        slope = normal_cdf((ahead - exact(room) / 2) / spread)
+        return _above(exact(self.tau) * normal_cdf(-(ahead + exact(room) / 2) / spread)), _above(slope)
 
 
 def _excess(limit: Fraction, tau: float) -> arb:
-    """Enclose E (L' - tau)_+ for log L' normal with mean -limit / 2 and variance limit, tau >= 1."""
-    if limit == 0:
-        return arb(0)
+    """Enclose E (L' - tau)_+ for log L' normal with mean -limit / 2 and variance limit."""
+    if tau == 0.0 or limit == 0:
+        return max(arb(1) - exact(tau), arb(0))
     mu = exact(limit).sqrt()
     d = (exact(limit) / 2 - exact(tau).log()) / mu
     return normal_cdf(d) - exact(tau) * normal_cdf(d - mu)
 
 
-def _family_upper(
-    held: NDArray[np.bool_],
-    scores: NDArray[np.float64],
-    energies: NDArray[np.float64],
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What each trial recorded, and the number of failed trials that recorded nothing."""
+
+    held: NDArray[np.bool_]
+    scores: NDArray[np.float64]
+    energies: NDArray[np.float64]
+    unweighted: int
+
+    @property
+    def number(self) -> int:
+        return len(self.held) + self.unweighted
+
+    def at(self, theta: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return log L and the energy of each trial at theta, off by less than a quarter of the slack."""
+        point = np.array(theta)
+        linear, square = self.scores * point, self.energies * np.outer(point, point)
+        size = np.abs(linear).sum(axis=1) + np.abs(square).sum(axis=(1, 2))
+        # Sums of k + k^2 products of doubles. Their roundings must be well within the slack.
+        if len(size) and not float(size.max()) * (len(point) + 2) ** 2 * 2.0**-52 < 0.25 * SLACK:
+            raise ValueError(
+                "`scores` and `energies` must be small enough that doubles resolve log ratios. Scale theta."
+            )
+        energies = square.sum(axis=(1, 2))
+        return linear.sum(axis=1) - 0.5 * energies, energies
+
+
+def _held_lower(
+    trials: _Weighed,
     theta: tuple[float, ...],
     ceiling: NDArray[np.float64],
     weights: Sequence[_Weights],
     share: float,
     nominal: float,
 ) -> float:
-    """Return an upper bound on the failure probability at theta: by weights, or by Theorem 14 if that is smaller."""
-    point = np.array(theta)
-    linear, square = scores[~held] * point, energies[~held] * np.outer(point, point)
-    log_ratios = linear.sum(axis=1) - 0.5 * square.sum(axis=(1, 2))
-    # Sums of k + k^2 products of doubles. Their roundings must be well within the slack.
-    size = np.abs(linear).sum(axis=1) + np.abs(square).sum(axis=(1, 2))
-    if len(size) and not float(size.max()) * (len(theta) + 2) ** 2 * 2.0**-52 < 0.25 * SLACK:
-        raise ValueError("`scores` and `energies` must be small enough that doubles resolve log ratios. Scale theta.")
-    trials = _Trials(len(held), log_ratios, square.sum(axis=(1, 2)))
+    """Return the best lower bound on the probability of the event at theta: by weights, or by Theorem 14."""
     limit = _quadratic(ceiling, theta)
     with precision():
         mu = upper_float(exact(limit).sqrt())
-    known = event_upper(nominal, mu)
-    return min(known, _upper(trials, limit, weights, share))
+    split = _Trials.split(trials.held, *trials.at(theta), trials.unweighted)
+    return max(-fraction_upper(Fraction(_upper(split, limit, weights, share)) - 1), event_lower(nominal, mu))
 
 
 def _quadratic(matrix: NDArray[np.float64], theta: Sequence[float]) -> Fraction:
@@ -557,17 +713,17 @@ def _gap(ceiling: NDArray[np.float64], reach: Sequence[Fraction]) -> float:
         (abs(Fraction(rows[i][j])) * a * b for i, a in enumerate(reach) for j, b in enumerate(reach)), Fraction(0)
     )
     with precision():
-        return upper_float(exact(total).sqrt())
-
-
-def _kept(failure_upper: float, gap: float) -> float:
-    held = -fraction_upper(Fraction(failure_upper) - 1)
-    return event_lower(max(held, 0.0), gap)
+        return max(upper_float(exact(total).sqrt()), 0.0)  # not the -0.0 that rounding gives
 
 
 def _above(ball: arb) -> float:
     """Return a double above the ball, quickly: it may be the second one."""
     return math.nextafter(float(ball.upper()), math.inf)
+
+
+def _below(ball: arb) -> float:
+    """Return a double below the ball, quickly: it may be the second one."""
+    return math.nextafter(float(ball.lower()), -math.inf)
 
 
 def _refuse_ceiling(energies: NDArray[np.float64], ceiling: NDArray[np.float64]) -> None:
@@ -638,6 +794,6 @@ def _truncations(truncations: object) -> tuple[float, ...]:
         raise TypeError(f"`truncations` must be a sequence of numbers, got {truncations!r}.")
     cuts = tuple(checks.finite(f"truncations[{i}]", tau) for i, tau in enumerate(truncations))
     for i, tau in enumerate(cuts):
-        if not 1.0 <= tau <= 1e100:
-            raise ValueError(f"`truncations[{i}]` must be in [1, 1e100], got {tau}.")
+        if not (tau == 0.0 or 1.0 <= tau <= 1e100):
+            raise ValueError(f"`truncations[{i}]` must be 0 or in [1, 1e100], got {tau}.")
     return cuts

@@ -244,13 +244,15 @@ class ShiftCertificate(ABC):
             certificate = cls._taken(document)
             # Stored for readers only, and compared below with what the counts give.
             stored = {name: document.pop(name) for name in ("premises", "budget", "budgets", "axes", "charges")}
+            if "divergences" in document:  # certificates of earlier releases have none
+                stored["divergences"] = document.pop("divergences")
         except (KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"not a valid {kind} certificate: {type(error).__name__}: {error}") from error
         if document:
             raise CertificateError(f"unknown entries on the certificate: {', '.join(sorted(document))}.")
         certificate.recheck()
         for name, value in certificate._derived().items():
-            if stored[name] != value:
+            if name in stored and stored[name] != value:
                 raise CertificateError(
                     f"`{name}` is {stored[name]!r} on the certificate but {value!r} from its counts."
                 )
@@ -264,6 +266,7 @@ class ShiftCertificate(ABC):
             "budgets": {name: encode_float(value) for name, value in self.budgets.items()},
             "axes": {name: _entry(value) for name, value in self.axes.items()},
             "charges": {name: [_entry(value) for value in steps] for name, steps in self.charges.items()},
+            **({} if self.divergences is None else {"divergences": _divergence_entries(self.divergences)}),
         }
 
     @property
@@ -314,6 +317,16 @@ class ShiftCertificate(ABC):
             elif size > 0.0:
                 raise ValueError(f"`{name}[{key!r}]` must be 0, because there is no noise there, got {size}.")
         return terms or [(Fraction(1), 0.0)]
+
+
+def _divergence_entries(found: Divergences) -> dict[str, object]:
+    numbers = {
+        "total_variation": found.total_variation,
+        "kl": found.kl,
+        "chi_square": found.chi_square,
+        "renyi_2": found.renyi(2.0),
+    }
+    return {name: encode_float(value) for name, value in numbers.items()}
 
 
 def event_name(event: object) -> str:

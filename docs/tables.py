@@ -1,4 +1,4 @@
-"""Write the tables of three pages and the schemas from models and tests: python docs/tables.py (make tables)."""
+"""Write the tables of four pages and the schemas from models and tests: python docs/tables.py (make tables)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from ccfs.schema import DOCUMENTS, SHIPPED, key_table, part_table, schema_text
 PAGE = Path(__file__).with_name("protocol.md")
 FORMATS = Path(__file__).with_name("formats.md")
 CONTROLLERS = Path(__file__).with_name("controllers.md")
+LAYOUTS = Path(__file__).with_name("layouts.md")
+ROBOTS = ("Point", "Car", "Racecar", "Doggo", "Ant")
+LEVELS = {"Goal": 3, "Button": 3, "Push": 3, "Circle": 3, "Run": 1, "Race": 3}
 SECTIONS = {
     "Protocol": "Top level",
     "TrialsSpec": "`[trials]`",
@@ -35,16 +38,22 @@ SECTIONS = {
     "StopSpec": "`[stop]`",
     "EventSpec": "`[[events]]`",
     "AttackSpec": "`[[attacks]]`",
+    "FamilySpec": "`[[families]]`",
 }
 CERTIFICATE = {
+    "FamilyRecord": "The claim about a disturbance",
+    "DivergenceRecord": "Divergences",
     "ClaimRecord": "The claim",
     "StrataRecord": "A stratified claim",
     "ScheduleRecord": "The schedule",
     "BlockRecord": "A block",
     "AttackedCount": "Under an attack",
     "CodeDigests": "Code",
+    "RegistrationRecord": "Registration",
 }
-_REGION = re.compile(r"^<!-- (keys of|parts:|attributes of|supported:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S)
+_REGION = re.compile(
+    r"^<!-- (keys of|parts:|attributes of|supported:|layouts:) ([\w -]+) -->\n(.*?)^<!-- end -->$", re.M | re.S
+)
 
 
 def attributes(kind: type) -> str:
@@ -63,6 +72,37 @@ def supported() -> ModuleType:
     return module
 
 
+def layout(task: str) -> list[tuple[str, int, int]]:
+    """Return the sensors of a Safety-Gymnasium task with their places in the observation, in order."""
+    from ccfs.envs import make
+
+    env = make(f"Safety{task}-v0")
+    found = env.unwrapped.observation_layout.items()
+    env.close()
+    return [(name, first, last) for name, (first, last) in found]
+
+
+def robots() -> str:
+    """Return the robots' own numbers as Markdown. The lidar of the task Goal0 comes after them."""
+    lines = ["| robot | numbers | sensors, in order |", "| --- | --- | --- |"]
+    for robot in ROBOTS:
+        own = [(name, first, last) for name, first, last in layout(f"{robot}Goal0") if not name.endswith("_lidar")]
+        places = ", ".join(f"`{name}` {first}:{last}" for name, first, last in own)
+        lines.append(f"| {robot} | {own[-1][2]} | {places} |")
+    return "\n".join(lines) + "\n"
+
+
+def tasks() -> str:
+    """Return the lidars of the tasks as Markdown."""
+    lines = ["| task | numbers | lidars, in order |", "| --- | --- | --- |"]
+    for kind, levels in LEVELS.items():
+        for level in range(levels):
+            every = layout(f"Point{kind}{level}")
+            places = ", ".join(f"`{name}` {first}:{last}" for name, first, last in every if name.endswith("_lidar"))
+            lines.append(f"| {kind}{level} | {every[-1][2]} | {places or 'none'} |")
+    return "\n".join(lines) + "\n"
+
+
 def filled(page: str) -> str:
     """Return the page with every marked table as the models and the registry give it."""
 
@@ -72,6 +112,8 @@ def filled(page: str) -> str:
             return f"<!-- {what} {name} -->\n{attributes({'Trace': Trace}[name])}<!-- end -->"
         if what == "supported:":
             return f"<!-- {what} {name} -->\n{supported().TABLES[name]()}<!-- end -->"
+        if what == "layouts:":
+            return f"<!-- {what} {name} -->\n{({'robots': robots, 'tasks': tasks}[name])()}<!-- end -->"
         kind, _, model = name.rpartition(" ")
         sections = CERTIFICATE if kind else SECTIONS
         made = part_table(name) if what == "parts:" else key_table(kind or "protocol", model, sections)
@@ -81,7 +123,7 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (PAGE, FORMATS, CONTROLLERS):
+    for page in (PAGE, FORMATS, CONTROLLERS, LAYOUTS):
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
     SHIPPED.mkdir(exist_ok=True)
     for kind in DOCUMENTS:

@@ -32,6 +32,12 @@ NOT_LOCKED = ("torch", "triton", "nvidia-", "cuda-")
 TOOLS = ("uv", "pip-audit", "cyclonedx-bom", "build", "setuptools", "wheel")
 # Their own requirements exclude the versions that we use, so pip must not follow them.
 APART = ("safety-gymnasium==1.0.0", "gymnasium-robotics==1.2.2", "omnisafe==0.5.0")
+# Lists that are complete, so that only hashes are added.
+COMPLETE = {
+    "full-3.11": "requirements.txt",
+    "modern": "requirements-modern.txt",
+    "site": "docs/requirements.txt",
+}
 EXTRAS = ("safety", "omnisafe", "sb3", "onnx", "torch", "cluster", "minari", "dev")
 
 
@@ -40,7 +46,7 @@ def lock() -> None:
     core = [*_requirements(None), "pytest", "hypothesis", "mpmath", "setuptools", "wheel"]
     _lock("core", core, "--universal", "--python-version", "3.10")
     _lock("tools", TOOLS, "--universal", "--python-version", "3.10")
-    for name, source in (("full-3.11", "requirements.txt"), ("modern", "requirements-modern.txt")):
+    for name, source in COMPLETE.items():
         _lock(name, _pins(ROOT / source), "--no-deps", "--python-version", "3.11.7")
     # The pins of requirements.txt were tried on 3.11, and some of them have no release for 3.10.
     extras = [line for extra in EXTRAS for line in _requirements(extra)]
@@ -56,7 +62,7 @@ def _requirements(extra: str | None) -> list[str]:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    return [line for line in found if not line.startswith("ccfs[")]
+    return [line for line in found if not line.startswith("ccfs-rl[")]
 
 
 def _pins(path: Path) -> list[str]:
@@ -169,7 +175,7 @@ from importlib.metadata import distributions
 print(json.dumps([
     [each.metadata["Name"], each.version, each.metadata["License-Expression"], each.metadata["License"],
      [line for line in each.metadata.get_all("Classifier", []) if line.startswith("License ::")]]
-    for each in distributions() if each.metadata["Name"] != "ccfs"
+    for each in distributions() if each.metadata["Name"] != "ccfs-rl"
 ]))
 """
 _PAGE = """# Licences

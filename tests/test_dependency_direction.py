@@ -147,7 +147,7 @@ def fault(found: Import, path: PurePosixPath) -> str | None:
     if found.name == VARIABLE:
         known = folder not in PACKAGED or path.as_posix() in IMPORTERS
         return None if known else "imports a module that a variable names: say which, or add the file to IMPORTERS"
-    if root in SIBLINGS:
+    if root in (*SIBLINGS, "experiments"):
         return f"bare import of `{found.name}`: write `ccfs.{found.name}`, or every class exists twice"
     if folder == "certificates":
         pure = found.is_under("ccfs.certificates") or root in CERTIFICATE_LIBRARIES | sys.stdlib_module_names
@@ -157,7 +157,7 @@ def fault(found: Import, path: PurePosixPath) -> str | None:
     if here is not None and found.room in ROOMS[here + 1 :]:
         return f"`{ROOMS[here]}` stands below `{found.room}` and may not import it"
     if folder == "ccfs" and not found.is_deferred:
-        if found.is_under("ccfs.controllers") or found.is_under("ccfs.envs"):
+        if any(map(found.is_under, ("ccfs.controllers", "ccfs.envs", "ccfs.experiments"))):
             return f"the package imports `{found.name}` inside a function or not at all"
         if root in HEAVY:
             return f"`{root}` is an extra: import it inside the function that needs it"
@@ -221,6 +221,8 @@ def faults(source: str, path: str) -> list[str]:
         ("tests/certificates/test_a.py", "from certificates.binomial import hoeffding_lower"),
         ("tests/envs/test_a.py", "import importlib\ndef test_a():\n    importlib.import_module('envs.fast')"),
         ("experiments/study/run.py", "import controllers as c"),
+        ("tests/experiments/test_a.py", "import experiments"),
+        ("ccfs/cli/a.py", "from ccfs.experiments import studies"),
         ("benchmarks/bench.py", "import os, certificates"),
     ],
 )

@@ -65,6 +65,12 @@ def test_docs_blocks_are_found_and_quickstart_quotes_its_output() -> None:
     assert "It prints\n\n> The probability" in text_of("docs/quickstart.md")
 
 
+def test_page_of_the_package_has_the_example_of_the_readme() -> None:
+    assert blocks("docs/package.md") == blocks("README.md")[:1]
+    quoted = [re.search(r"It prints\n\n((?:> .*\n)+)", text_of(name))[1] for name in ("docs/package.md", "README.md")]
+    assert quoted[0] == quoted[1]
+
+
 def test_readme_example_needs_fifteen_lines_and_two_imports() -> None:
     example = blocks("README.md")[0]
     imported = re.findall(r"^(?:import|from) (.+)$", example, re.M)
@@ -141,6 +147,8 @@ def test_pages_are_written_without_semicolons() -> None:
     assert semicolons < 0.001 * words, "write one idea per sentence"
 
 
-@pytest.mark.parametrize("name", [name for name in DOCS if name != "docs/glossary.md" and "decisions" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name in DOCS if name not in ("docs/glossary.md", "docs/package.md") and "decisions" not in name]
+)
 def test_pages_link_their_words_to_the_glossary(name: str) -> None:
     assert "](glossary.md#" in text_of(name)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
 from email.parser import Parser
+from importlib.metadata import metadata, packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 MAPPED = {"ccfs": "ccfs", "certificates": "ccfs/certificates", "controllers": "ccfs/controllers", "envs": "ccfs/envs"}
-BESIDE = ("pyproject.toml", "README.md", "LICENSE")
+BESIDE = ("pyproject.toml", "docs/package.md", "LICENSE")
+# Of the studies, only what running one again needs.
+OF_STUDIES = ("__init__.py", "goal2/*.toml", "goal2/paper.csv", "goal2/results/*/trajectories.parquet")
 HEAVY = ("torch", "mujoco", "safety_gymnasium", "omnisafe", "stable_baselines3", "distributed", "pandas", "mpmath")
 
 
 def source_tree(root: Path) -> dict[str, bytes]:
-    """Every file of the four folders under the name it must have in the wheel."""
+    """Every file of the four folders, and the studies' shipped files, under the name they must have in the wheel."""
     files: dict[str, bytes] = {}
+    for path in (path for pattern in OF_STUDIES for path in (root / "experiments").glob(pattern)):
+        files[f"ccfs/{path.relative_to(root).as_posix()}"] = path.read_bytes()
     for folder, target in MAPPED.items():
         for path in (root / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -33,8 +42,9 @@ def copy_sources(target: Path) -> Path:
     """A copy to build from: building in place would leave, and later reuse, a stale `build` folder."""
     target.mkdir()
     for name in BESIDE:
+        (target / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, target / name)
-    for folder in MAPPED:
+    for folder in (*MAPPED, "experiments"):
         shutil.copytree(ROOT / folder, target / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return target
 
@@ -152,3 +162,85 @@ def test_command_prints_version_of_the_project():
 def test_command_help_lists_subcommands():
     assert "witness" in run_command("--help")
     assert "--json" in run_command("witness", "--help")
+
+
+DISTRIBUTION = "ccfs-rl"
+TEXTS = ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", *(f"docs/{part}" for part in ("*.md", "*/*.md")))
+PIP = re.compile(r"pip install ((?:-[\w-]+ )*)([^\n`#|]*)")
+
+
+def told_to_install(text: str) -> list[Requirement]:
+    """What a text tells people to install, without folders, files of requirements and names that code fills in."""
+    found = []
+    for _, words in PIP.findall(text):
+        for word in re.findall(r"'([^']+)'|\"([^\"]+)\"|(\S+)", words.replace('"\n', " ")):
+            name = next(filter(None, word)).rstrip(".,;:)\"'")
+            if not re.match(r"[A-Za-z][\w-]*(\[[\w,{}]+\])?([=<>~].*)?$", name):
+                break  # prose, a folder or the end of a text goes on behind the command
+            if "{" not in name:
+                found.append(Requirement(name))
+    return found
+
+
+def sources_and_pages() -> list[Path]:
+    modules = [path for folder in (*MAPPED, "experiments") for path in (ROOT / folder).rglob("*.py")]
+    return [*modules, *(path for pattern in TEXTS for path in ROOT.glob(pattern))]
+
+
+def test_install_commands_are_read_from_texts():
+    told = told_to_install("Install it: pip install 'ccfs-rl[safety]' and then\npip install --no-deps a==1.0 b==2")
+    assert [str(one) for one in told][:1] == ["ccfs-rl[safety]"]
+    assert [str(one) for one in told][-2:] == ["a==1.0", "b==2"]
+
+
+def test_every_install_command_names_what_the_metadata_has():
+    extras = set(metadata(DISTRIBUTION).get_all("Provides-Extra"))
+    pins = {}
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            pins[canonicalize_name(Requirement(line).name)] = Requirement(line).specifier
+    seen = set()
+    for path in sources_and_pages():
+        for wanted in told_to_install(path.read_text(encoding="utf-8")):
+            assert wanted.name != "ccfs", f"{path}: on package indexes, `ccfs` is another project"
+            if wanted.name == DISTRIBUTION:
+                assert wanted.extras <= extras, path
+                seen |= wanted.extras
+            elif wanted.specifier:
+                assert wanted.specifier == pins[canonicalize_name(wanted.name)], path
+    assert {"sb3", "onnx", "cluster", "minari", "safety"} <= seen
+
+
+def extra_calls() -> list[tuple[str, str, str]]:
+    """Where `extra(module, name of the extra)` is called."""
+    found = []
+    for path in (ROOT / "ccfs").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "extra":
+                found.append((path.name, *(ast.literal_eval(value) for value in node.args)))
+    return found
+
+
+def test_extras_bring_the_modules_that_messages_say_they_bring():
+    homes = packages_distributions()
+    calls = extra_calls()
+    assert {name for _, _, name in calls} == {"torch", "onnx"}
+    for path, module, name in calls:
+        brought = [Requirement(line) for line in requires(DISTRIBUTION) if f'extra == "{name}"' in line]
+        assert {canonicalize_name(one.name) for one in brought} & set(homes[module.partition(".")[0]]), (path, module)
+
+
+def test_extras_pin_torch_nowhere_and_leave_out_what_has_no_wheels():
+    for line in requires(DISTRIBUTION):
+        wanted = Requirement(line)
+        if wanted.name == "torch":
+            assert str(wanted.specifier) == ">=2.10"
+        if wanted.marker is not None and 'extra == "safety"' in line:
+            assert not wanted.marker.evaluate({"python_version": "3.12", "extra": "safety"}), line
+            assert wanted.marker.evaluate({"python_version": "3.11", "extra": "safety"}), line
+
+
+def test_page_of_the_package_index_has_no_links_into_the_repository():
+    text = (ROOT / "docs/package.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((?!https://)", text) == []
+    assert metadata(DISTRIBUTION).get_payload() == text or text in str(metadata(DISTRIBUTION).json["description"])

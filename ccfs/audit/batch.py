@@ -69,6 +69,9 @@ def batch_faults(
         return
     if (journal.trials, journal.files) != (batch.trials, digests):
         yield f"{batch.journal}: is not the journal of these files."
+    if not batch.keeps_traces:
+        yield from _hashed_faults(store, protocol, arm, batch)
+        return
     kinds = {batch.traces: StepRow, batch.trajectories: TrajectoryRow, batch.private: ShiftRow}
     tables: dict[str, pa.Table] = {}
     for name in batch.files if not batch.is_judged else batch.files[:-1]:
@@ -117,6 +120,39 @@ def _verdict_faults(store: Store, protocol: Protocol, batch: Batch, lines: pa.Ta
         for trial, outcome, is_inside in zip(batch.trials, lines.column("outcome").to_pylist(), said, strict=False):
             if is_inside and outcome in _BROKEN:
                 yield f"{batch.verdicts}: trial {trial} has the outcome {outcome!r} and cannot be in {name}."
+
+
+def _hashed_faults(store: Store, protocol: Protocol, arm: Arm, batch: Batch) -> Iterator[str]:
+    """Yield the faults of a batch without traces: lines that no trial of the protocol has, and missing verdicts."""
+    reader = RunReader(store, protocol)
+    try:
+        rows, judged = reader.trajectories(batch), reader.judgements(batch)
+    except RunError as error:
+        yield f"{batch.journal}: {error}"
+        return
+    if set(judged) != {spec.name for spec in protocol.events}:
+        yield f"{batch.verdicts}: must have the verdicts of the events of the protocol and no others."
+    for row in rows:
+        if row.reset_seed != protocol.streams(arm, row.trial).reset_seed:
+            yield f"{batch.trajectories}: trial {row.trial} has reset seed {row.reset_seed}, not the protocol's."
+        if not _is_possible(row, protocol):
+            yield f"{batch.trajectories}: trial {row.trial} has a line that no trial of the protocol can have."
+
+
+def _is_possible(row: TrajectoryRow, protocol: Protocol) -> bool:
+    """Return whether a line contradicts neither itself nor the protocol. Only a replay tells whether it is true."""
+    outcome, horizon = Outcome(row.outcome), protocol.horizon
+    steps = range(row.steps + 1)  # the step that abstained or broke off may be the last one
+    marked = all(step is None or step in steps for step in (row.goal_step, row.first_cost_step))
+    if not (0 <= row.steps <= horizon and marked and (row.error is not None) == (outcome is Outcome.CRASHED)):
+        return False
+    if outcome is Outcome.HORIZON:
+        return row.steps == horizon
+    if outcome is Outcome.GOAL:
+        return protocol.stop.goal and row.goal_step == row.steps - 1
+    if outcome is Outcome.COST:
+        return protocol.stop.cost and row.first_cost_step == row.steps - 1
+    return outcome is not Outcome.TRUNCATED or row.steps < horizon
 
 
 def _trial_faults(

@@ -10,6 +10,7 @@ from ccfs.runs.batches import Batch
 from ccfs.runs.host import Host
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, lines_of
+from ccfs.runs.repeats import difference
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["NoReplayError", "replay_faults"]
@@ -29,6 +30,14 @@ def replay_faults(store: Store, protocol: Protocol, host: Host, trials: Sequence
     """
     reader = RunReader(store, protocol)
     for batch, trial in trials:
+        if not batch.keeps_traces:
+            try:
+                found = difference(reader, batch, trial, host.replay(batch, trial))
+            except (RunError, RuntimeError, ValueError, KeyError) as error:
+                raise _no_replay(batch, trial, error) from error
+            if found is not None:
+                yield f"{batch.trajectories}: trial {trial} does not replay: {found}"
+            continue
         ((row, steps),) = reader.steps(batch, {trial})
         kept: list[Sequence[Row]] = [steps, [row]]
         if batch.is_attacked:
@@ -36,11 +45,15 @@ def replay_faults(store: Store, protocol: Protocol, host: Host, trials: Sequence
         try:
             again = _again(host.replay(batch, trial), protocol.horizon)
         except (RunError, RuntimeError, ValueError, KeyError) as error:
-            raise NoReplayError(f"trial {trial} of {batch.arm} ({batch.attack}) cannot run here: {error}") from error
+            raise _no_replay(batch, trial, error) from error
         for name, stored, made in zip(batch.files, kept, again, strict=True):
             # The repr of a double is exact, and unlike NaN itself the repr of NaN equals itself.
             if repr(stored) != repr(made):
                 yield f"{name}: trial {trial} does not replay{_first_difference(stored, made)}."
+
+
+def _no_replay(batch: Batch, trial: int, error: Exception) -> NoReplayError:
+    return NoReplayError(f"trial {trial} of {batch.arm} ({batch.attack}) cannot run here: {error}")
 
 
 def _again(tables: Sequence[bytes], horizon: int) -> list[Sequence[Row]]:

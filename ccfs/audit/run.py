@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,16 +15,20 @@ from pydantic import Field
 from ccfs.audit.batch import batch_faults, has_names
 from ccfs.audit.replay import NoReplayError, replay_faults
 from ccfs.certificates.schedule import Schedule
-from ccfs.files.documents import Document, DocumentError
+from ccfs.files.digests import canonical_json, text_digest
+from ccfs.files.documents import Document, DocumentError, Table
+from ccfs.files.merkle import drawn, least_exposed
 from ccfs.files.reading import RefusedFileError, entries
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certificate_name, derive
+from ccfs.results.families import FamilyDocument, derive_families, family_name
+from ccfs.results.scores import SCORES, ScoresDocument
 from ccfs.runs.batches import Batch, plan
 from ccfs.runs.counting import is_enough, recorded_events, verdicts
 from ccfs.runs.host import ChildHost, Host, HostError, host_of
-from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.manifest import MANIFEST, UNLISTED, manifest_faults, read_manifest
 from ccfs.runs.provenance import (
     PROVENANCE,
     Provenance,
@@ -33,13 +38,33 @@ from ccfs.runs.provenance import (
     packages,
     trial_targets,
 )
+from ccfs.runs.registration import BEGUN, REGISTRATION, read_registration
+from ccfs.runs.signature import signature_faults, signing_key
 from ccfs.runs.store import RunError, Store, Trust
 from ccfs.runs.trust import foreign_parts, object_places, places_of, shipped_events
 
-__all__ = ["MOST_OF_A_KIND", "AuditReport", "audit", "fault_lines", "kind_faults", "lock_faults"]
+__all__ = [
+    "MOST_OF_A_KIND",
+    "AuditReport",
+    "Draw",
+    "Exposure",
+    "audit",
+    "fault_lines",
+    "kind_faults",
+    "lock_faults",
+    "signature_notes",
+]
 
 MOST_OF_A_KIND = 10
-_SINGLE_FILES = ("protocol.json", PROVENANCE, MANIFEST, "report.html")
+_FIXED = ("batches/", "counts.parquet")  # files that hold the hash of every trial, or the counts of every image
+_SINGLE_FILES = ("protocol.json", PROVENANCE, REGISTRATION, BEGUN, SCORES, *UNLISTED, "report.html")
+
+
+class Exposure(Table):
+    """What a random draw of trials would have exposed."""
+
+    probability: float = Field(gt=0.0, lt=1.0, description="At least this probability.")
+    forged: int = Field(ge=1, description="So many forged trials, or more, are met with that probability.")
 
 
 class AuditReport(Document):
@@ -60,6 +85,12 @@ class AuditReport(Document):
     files: int = Field(default=0, ge=0, description="Number of files of the run.")
     trajectories: int = Field(default=0, ge=0, description="Number of trajectories of the run, or of its images.")
     replayed: int = Field(default=0, ge=0, description="How many of them were replayed bit for bit.")
+    seed: str | None = Field(
+        default=None, description="Seed by which the replayed ones were drawn, or null if none or all were replayed."
+    )
+    exposure: tuple[Exposure, ...] = Field(
+        default=(), description="How many forged ones the draw would have exposed, and how probably."
+    )
 
     @property
     def is_clean(self) -> bool:
@@ -75,7 +106,7 @@ class _Findings:
     batches: list[tuple[Arm, AttackSpec | None, Batch]] = field(default_factory=list)
 
 
-def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) -> AuditReport:
+def audit(store: Store, *, replay: int | None = 0, expected: str | None = None, seed: str | None = None) -> AuditReport:
     """Audit a finished run.
 
     Hashes are checked first. If a file was changed, removed or added, the audit ends there, because derived numbers
@@ -88,8 +119,9 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
 
     Args:
         store: the run.
-        replay: how many trials to replay, spread evenly over the run. None replays all.
+        replay: how many trials to replay, drawn at random from the whole run. None replays all.
         expected: the hash of the protocol that the run must have. None accepts any protocol.
+        seed: seed of the draw. None takes fresh random numbers of this machine, which no author could know.
     """
     if replay is not None and not replay >= 0:
         raise ValueError(f"`replay` must be at least 0, got {replay}.")
@@ -97,7 +129,7 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     if faults:
         return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = [*lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store), *signature_faults(store)]
     if faults:
         return AuditReport(faults=(*faults, *_faults_without_manifest(store)), files=files)
     try:
@@ -109,12 +141,21 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
         found.faults.append("protocol.json: must be the canonical text of its protocol.")
     if expected is not None and protocol.hash != expected:
         found.faults.append(f"protocol.json: has the hash {protocol.hash}, expected {expected}.")
+    try:
+        read_registration(store, protocol)
+    except RunError as error:
+        found.faults.append(f"{REGISTRATION}: {error}")
     recorded = _compare_provenance(store, protocol, found)
     foreign = foreign_parts(protocol)
     is_trusted = store.trust is not Trust.NONE
     of_objects = object_places(protocol)
     barred = (*of_objects, *(() if is_trusted else (part.place for part in foreign)))
-    counted = protocol.events if is_trusted else shipped_events(protocol)
+    # Without traces, counting reads stored verdicts and runs nothing.
+    counted = protocol.events if is_trusted or not protocol.keeps_traces else shipped_events(protocol)
+    if not protocol.keeps_traces:
+        found.notes.append(
+            "the run keeps no traces: its counts are stored verdicts, and only a replay asks the events."
+        )
     if len(counted) < len(protocol.events):
         left = ", ".join(spec.name for spec in protocol.events if spec not in counted)
         found.unchecked.append(f"whether the counts of the events {left} follow from the traces.")
@@ -127,17 +168,20 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
     found.faults += _stray_files(store, protocol, found)
     if not found.faults:
         _check_certificates(store, protocol, counted, found)
+        _check_families(store, protocol, counted, found)
+        _check_scores(store, protocol, found)
+    found.notes += signature_notes(store)
     if store.exists("report.html"):
         found.notes.append("report.html: only its hash was checked. `ccfs report` writes the page again from the run.")
-    trials = [(batch, trial) for _, _, batch in found.batches for trial in batch.trials]
-    free = [item for item in trials if not set(barred) & set(places_of(protocol, item[0]))]
-    chosen = free if replay is None else _spread(free, replay)
+    total = sum(len(batch.trials) for _, _, batch in found.batches)
+    free = [batch for _, _, batch in found.batches if not set(barred) & set(places_of(protocol, batch))]
+    draw = Draw.of(store, sum(len(batch.trials) for batch in free), replay, seed)
     replayed = 0
-    if not found.faults and chosen:
-        replayed = _replay(store, protocol, chosen, recorded, barred, found)
-    if len(free) < len(trials) and replay != 0:
+    if not found.faults and draw.chosen:
+        replayed = _replay(store, protocol, _located(free, draw.chosen), recorded, barred, found)
+    if draw.total < total and replay != 0:
         why = ": their objects are in memory. `ccfs.audit_policy` takes them" if of_objects else ""
-        found.unchecked.append(f"whether {len(trials) - len(free)} of {len(trials)} trajectories replay{why}.")
+        found.unchecked.append(f"whether {total - draw.total} of {total} trajectories replay{why}.")
     return AuditReport(
         faults=tuple(found.faults),
         unchecked=tuple(found.unchecked),
@@ -145,9 +189,57 @@ def audit(store: Store, *, replay: int | None = 0, expected: str | None = None) 
         notes=tuple(found.notes),
         protocol=protocol.hash,
         files=files,
-        trajectories=len(trials),
+        trajectories=total,
         replayed=replayed,
+        seed=draw.seed if replayed else None,
+        exposure=draw.exposure if replayed else (),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Which trials or images an audit replays.
+
+    Args:
+        total: how many there are.
+        chosen: positions of those that were drawn, ascending.
+        seed: the seed of the draw, None if there was nothing to draw.
+    """
+
+    total: int
+    chosen: list[int]
+    seed: str | None
+
+    @classmethod
+    def of(cls, store: Store, total: int, count: int | None, seed: str | None) -> Draw:
+        """Draw `count` of the trials of a finished run, or take all."""
+        if count is None or count >= total or count == 0:
+            return cls(total=total, chosen=[] if count == 0 else list(range(total)), seed=None)
+        fresh = secrets.token_hex(16) if seed is None else seed
+        # What fixes the trials and nothing else, so that a page written later does not change the draw.
+        files = {name: value for name, value in read_manifest(store).items() if name.startswith(_FIXED)}
+        fixed = text_digest(canonical_json(files))
+        return cls(total=total, chosen=drawn(total, count, seed=fresh, fixed=fixed), seed=fresh)
+
+    @property
+    def exposure(self) -> tuple[Exposure, ...]:
+        """How many forged trials the draw would have exposed."""
+        if not self.chosen:
+            return ()
+        found = [(rate, least_exposed(self.total, len(self.chosen), per_cent=rate)) for rate in (95, 99)]
+        return tuple(Exposure(probability=rate / 100, forged=forged) for rate, forged in found)
+
+
+def _located(batches: list[Batch], positions: Sequence[int]) -> list[tuple[Batch, int]]:
+    """Return the trials at these ascending positions, counted over the batches in order."""
+    found, begin, pending = [], 0, iter(batches)
+    batch = next(pending)
+    for position in positions:
+        while position >= begin + len(batch.trials):
+            begin += len(batch.trials)
+            batch = next(pending)
+        found.append((batch, batch.trials[position - begin]))
+    return found
 
 
 def _replay(
@@ -170,6 +262,15 @@ def _replay(
             found.unchecked.append(f"whether {len(chosen)} trajectories replay: {error}")
             return 0
     return 0 if found.faults else len(chosen)
+
+
+def signature_notes(store: Store) -> list[str]:
+    """Return a note about the key that signed a run. `signature_faults` has checked that its signature is valid."""
+    key = signing_key(store)
+    if key is None:
+        return []
+    whose = "`ccfs verify CERTIFICATE --run RUN --signer FILE` tells whether that is somebody whom you know"
+    return [f"signed by the key {key.fingerprint}. {whose}."]
 
 
 def kind_faults(store: Store) -> Iterator[str]:
@@ -305,6 +406,12 @@ def _batch_faults(
 def _stray_files(store: Store, protocol: Protocol, found: _Findings) -> Iterator[str]:
     planned = {name for _, _, batch in found.batches for name in (*batch.files, batch.journal)}
     planned |= {certificate_name(arm, event) for arm in protocol.arms for event in protocol.events}
+    planned |= {
+        family_name(arm, event, family)
+        for arm in protocol.arms
+        for event in protocol.events
+        for family in protocol.families
+    }
     for name in store.files():
         if name not in planned and name not in _SINGLE_FILES:
             yield f"{name}: is not in the protocol's plan."
@@ -330,7 +437,7 @@ def _stopping_faults(
 def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSpec, ...], found: _Findings) -> None:
     """Derive the certificates of the events that may be counted. The others must at least follow from their counts."""
     try:
-        expected = {name: made.to_bytes() for name, made in derive(store, protocol, counted)} if counted else {}
+        expected = dict(derive(store, protocol, counted)) if counted else {}
     except HostError as error:
         found.unchecked.append(f"whether the counts follow from the traces: {error}")
         return
@@ -342,7 +449,7 @@ def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSp
         found.notes.append("the run has not been certified.")
         return
     for name in sorted(stored | set(expected)):
-        if name in expected and (name not in stored or expected[name] != store.read(name)):
+        if name in expected and not (name in stored and expected[name].is_written_as(store.read(name))):
             found.faults.append(f"{name}: is not what the traces give.")
         elif name not in expected:
             try:
@@ -354,14 +461,58 @@ def _check_certificates(store: Store, protocol: Protocol, counted: tuple[EventSp
                 found.faults.append(f"{name}: is the certificate of another claim.")
 
 
+def _check_families(store: Store, protocol: Protocol, counted: tuple[EventSpec, ...], found: _Findings) -> None:
+    """Derive the certificates of named disturbances. What may not be weighed must at least follow from its weights."""
+    stored = {name for name in store.files() if name.startswith("families/")}
+    if not stored:  # then the run has no other certificates either, which is noted already
+        return
+    own = [spec.name for spec in protocol.families if spec.is_own]
+    weighed = [spec for spec in protocol.families if store.trust is not Trust.NONE or not spec.is_own]
+    if len(weighed) < len(protocol.families):
+        found.unchecked.append(f"whether the weights of the disturbances {', '.join(own)} follow from the traces.")
+    try:
+        pairs = derive_families(store, protocol, counted, weighed) if counted and weighed else ()
+        expected = {name: made.to_bytes() for name, made in pairs}
+    except HostError as error:
+        found.unchecked.append(f"whether the weights of the disturbances follow from the traces: {error}")
+        return
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"families: cannot be rederived: {error}")
+        return
+    for name in sorted(stored | set(expected)):
+        if name in expected:
+            if name not in stored or expected[name] != store.read(name):
+                found.faults.append(f"{name}: is not what the traces give.")
+            continue
+        try:
+            quoted = FamilyDocument.from_bytes(store.read(name), where=name)
+            quoted.claim.recheck()
+        except DocumentError as error:
+            found.faults.append(str(error))
+            continue
+        place = f"families/{quoted.arm}/{quoted.event}/{quoted.disturbance.name}.json"
+        if (quoted.protocol, place) != (protocol.hash, name):
+            found.faults.append(f"{name}: is the certificate of another claim.")
+
+
+def _check_scores(store: Store, protocol: Protocol, found: _Findings) -> None:
+    """Compute the intervals of scored attacks again from their ratios."""
+    if not store.exists(SCORES):
+        return
+    try:
+        quoted = ScoresDocument.from_bytes(store.read(SCORES), where=SCORES)
+        if quoted.protocol != protocol.hash:
+            raise ValueError("belongs to another protocol.")
+        for one in quoted.scores:
+            one.recheck()
+    except (RuntimeError, ValueError) as error:
+        found.faults.append(f"{SCORES}: {error}")
+    found.notes.append(f"{SCORES}: its ratios are quoted. `ccfs score` computes them again from replayed trials.")
+
+
 def certificate_path(document: RunCertificate) -> str:
     """Return the file where a certificate belongs."""
     return f"certificates/{document.arm}/{document.event}.json"
-
-
-def _spread(trials: list[tuple[Batch, int]], count: int) -> list[tuple[Batch, int]]:
-    number = min(count, len(trials))
-    return [trials[i * len(trials) // number] for i in range(number)]
 
 
 def fault_lines(faults: Sequence[str], *, most: int = MOST_OF_A_KIND) -> Iterator[str]:

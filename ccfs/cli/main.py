@@ -6,21 +6,21 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from ccfs import __version__
-from ccfs.cli import image, run, show, study, train
+from ccfs.cli import image, run, shipped, show, sign, study, train
 from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
 from ccfs.cli.start import stoppable
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 
 _IN_ORDER = (
-    "demo", "plan", "tune", "run", "compare", "show", "report", "table", "costs", "certify", "verify", "audit",
-    "export", "runs", "zoo", "doctor", "cite",
+    "demo", "plan", "tune", "register", "run", "compare", "show", "report", "table", "costs", "certify", "verify",
+    "audit", "sign", "retrace", "export", "runs", "zoo", "doctor", "cite",
 )  # fmt: skip
 _MORE = "More"
 
@@ -38,10 +38,10 @@ class _Commands(TyperGroup):
         with readable_errors(), stoppable():
             return super().invoke(cast(typer.Context, ctx))
 
-    def make_context(self, *words: object, **options: object) -> object:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **options: Any) -> Any:
         """Read the options. Without this, a Ctrl-C in this moment would be answered in another way."""
         with interruptible("Nothing was begun."):
-            return super().make_context(*words, **options)  # type: ignore[arg-type]
+            return super().make_context(info_name, args, *rest, **options)
 
 
 app = typer.Typer(
@@ -55,8 +55,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(run.app)
+app.add_typer(sign.app)
 app.add_typer(show.app)
 app.add_typer(study.app)
+app.add_typer(shipped.app, rich_help_panel=_MORE)
 app.add_typer(image.app, rich_help_panel=_MORE)
 app.add_typer(train.app, rich_help_panel=_MORE)
 

@@ -38,10 +38,11 @@ from ccfs.files.terminal import echo
 if TYPE_CHECKING:
     from ccfs.protocol.model import Protocol
     from ccfs.results.certificate import RunCertificate
+    from ccfs.results.verify import SignatureCheck, Verification
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
 
-__all__ = ["app"]
+__all__ = ["app", "run_and_certify"]
 
 _PANEL = "Run and check"
 app = typer.Typer()
@@ -59,6 +60,12 @@ def run(
     tls_key: KeyOption = None,
     seeds: Annotated[int | None, typer.Option(help="Quick look: run only the first K reset seeds of each arm.")] = None,
     modules: ModulesOption = None,
+    registration: Annotated[
+        Path | None,
+        typer.Option(
+            help="The record that `ccfs register` wrote of this protocol. The run takes it in at its beginning."
+        ),
+    ] = None,
 ) -> None:
     """Run the trials of a protocol and certify them.
 
@@ -66,6 +73,7 @@ def run(
     interrupt a run at any time. The same command resumes it. docs/protocol.md explains every key of a protocol
     file, and `ccfs demo --protocol` prints one to start from. Exit code 1: a claim is not certified.
     """
+    from ccfs.files.reading import limits, read_bytes
     from ccfs.protocol.model import load_protocol
     from ccfs.runs.build import foreign_targets
     from ccfs.runs.trust import foreign_parts
@@ -76,8 +84,9 @@ def run(
     folder = protocol.resolve().parent if modules is None else modules
     find_modules(folder)
     _refuse_hidden_modules(made, folder)
+    record = None if registration is None else read_bytes(registration, most=limits().document)
     engine = cluster_or(workers, cluster, cluster_timeout, (tls_ca, tls_cert, tls_key))
-    store, is_certified = _run_and_certify(made, output, engine, str(protocol), folder)
+    store, is_certified = run_and_certify(made, output, engine, str(protocol), folder, record)
     place = shlex.quote(str(store.root))
     where = f" --modules {shlex.quote(str(modules or protocol.parent))}" if foreign_targets(made) else ""
     where += " --trust" if foreign_parts(made) else ""
@@ -101,7 +110,7 @@ def demo(
     if protocol:
         typer.echo(TEXT, nl=False)
         return
-    store, is_certified = _run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
+    store, is_certified = run_and_certify(demo_protocol(), output, engine_for(workers), "the demo's protocol")
     echo(f"Report: {write_report(store)}")
     exit_unless(is_certified)
 
@@ -134,60 +143,100 @@ def verify(
     run: Annotated[
         Path | None, typer.Option(help="Folder of the run. With it, the counts are counted again from the traces.")
     ] = None,
+    signer: Annotated[
+        Path | None,
+        typer.Option(help="Who must have signed the run: a public key, or a file like OpenSSH's allowed_signers."),
+    ] = None,
     modules: ModulesOption = None,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Recompute the numbers of a certificate, and say what was only quoted from the file.
 
-    Exit code 1: a number does not follow. Exit code 2: the file is no certificate.
+    With --signer, the run must be signed by a key in that file: a public key, or OpenSSH's allowed_signers. Exit code
+    1: a number does not follow, or the signature does not fit. Exit code 2: the file is no certificate.
     """
     from ccfs.certificates.trajectory import CertificateError
+    from ccfs.files.signing import SignatureError
     from ccfs.images.certificate import is_image_certificate
-    from ccfs.protocol.registry import IN_MEMORY
+    from ccfs.images.counts import RecordError
     from ccfs.results.certificate import NotACertificateError
-    from ccfs.results.verify import refuse_no_file, refused, verification
-    from ccfs.results.verify import verify as verify_file
+    from ccfs.results.families import is_family_certificate
+    from ccfs.results.verify import refuse_no_file, refused
 
     refuse_no_file(certificate)
-    if is_image_certificate(certificate):
-        _verify_images(certificate, run, as_json=as_json)
-        return
     try:
-        document = verify_file(certificate, None if run is None else open_run(run, modules, trust=trust))
+        signature = _checked_signature(certificate, run, signer)
+        if is_image_certificate(certificate):
+            made, conclusion = _verified_images(certificate, run, signature)
+        elif is_family_certificate(certificate):
+            opened = None if run is None else open_run(run, modules, trust=trust)
+            made, conclusion = _verified_family(certificate, opened, signature)
+        else:
+            made, conclusion = _verified(
+                certificate, None if run is None else open_run(run, modules, trust=trust), signature
+            )
     except NotACertificateError as error:
         fail(error, BAD_INPUT)
-    except CertificateError as error:
+    except (CertificateError, RecordError, SignatureError) as error:
         if as_json:
             echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
         fail(error, DOES_NOT_HOLD)
-    made = verification(document, is_recounted=run is not None)
     if as_json:
         echo(made.to_bytes().decode().rstrip())
         return
-    echo(f"The certificate says: {document.sentence}")
+    echo(f"The certificate says: {made.sentence}")
+    checked = () if made.signature is None else (made.signature.sentence,)
     for title, lines in (
-        ("Recomputed here:", made.recomputed),
+        ("Recomputed here:", (*checked, *made.recomputed)),
         ("Only quoted, and written by whoever wrote the file:", made.quoted),
         ("Premises:", made.premises),
     ):
         echo(title, *(f"- {line}" for line in lines))
+    echo(conclusion)
+
+
+def _checked_signature(certificate: Path, run: Path | None, signer: Path | None) -> SignatureCheck | None:
+    from ccfs.files.signing import read_signers
+    from ccfs.results.verify import signature_check
+
+    if signer is None:
+        return None
+    if run is None:
+        raise ValueError("`--signer` needs `--run RUN`, because a signature is over the manifest of a run.")
+    return signature_check(certificate, open_run(run), read_signers(signer))
+
+
+def _verified(certificate: Path, store: Store | None, signature: SignatureCheck | None) -> tuple[Verification, str]:
+    """Recompute a certificate, and return the verdict and its last sentence."""
+    from ccfs.protocol.registry import IN_MEMORY
+    from ccfs.results.verify import verification
+    from ccfs.results.verify import verify as verify_file
+
+    document = verify_file(certificate, store)
+    made = verification(document, is_recounted=store is not None, signature=signature)
     counted = "stored verdicts of an event in memory" if document.definition.event == IN_MEMORY else "traces"
-    echo("Every number follows from the counts" + (f", and the counts from the {counted}." if run else "."))
+    counted = counted if document.root is None else "stored verdicts: this run keeps no traces"
+    return made, "Every number follows from the counts" + (f", and the counts from the {counted}." if store else ".")
 
 
-def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> None:
-    """Recompute every radius of an image certificate and print what it says."""
+def _verified_family(
+    certificate: Path, store: Store | None, signature: SignatureCheck | None
+) -> tuple[Verification, str]:
+    """Compute the certificate of a named disturbance again, and return the verdict and its last sentence."""
+    from ccfs.results.families import family_verification, verify_family
+
+    document = verify_family(certificate, store)
+    made = family_verification(document, is_recounted=store is not None, signature=signature)
+    return made, "Every number follows from the weights" + (", and the weights from the traces." if store else ".")
+
+
+def _verified_images(certificate: Path, run: Path | None, signature: SignatureCheck | None) -> tuple[Verification, str]:
+    """Recompute every radius of an image certificate, and return the verdict and its last sentence."""
     from ccfs.images.certificate import verify_image
-    from ccfs.images.counts import RecordError
-    from ccfs.results.verify import Verification, refused
+    from ccfs.results.verify import Verification
 
-    try:
-        document = verify_image(certificate, run)
-    except RecordError as error:
-        if as_json:
-            echo(refused(error, is_recounted=run is not None).to_bytes().decode().rstrip())
-        fail(error, DOES_NOT_HOLD)
+    document = verify_image(certificate, run)
     made_by = "that the counts are those of the network, the images and the noise with these digests."
     made = Verification(
         holds=True,
@@ -197,18 +246,9 @@ def _verify_images(certificate: Path, run: Path | None, *, as_json: bool) -> Non
         recomputed=(f"{len(document.claims)} labels and radii, from the counts in the file.",),
         quoted=(made_by,) if run is not None else (made_by, "that the run has these counts. Use --run."),
         premises=document.premises,
+        signature=signature,
     )
-    if as_json:
-        echo(made.to_bytes().decode().rstrip())
-        return
-    echo(f"The certificate says: {document.sentence}")
-    for title, lines in (
-        ("Recomputed here:", made.recomputed),
-        ("Only quoted, and written by whoever wrote the file:", made.quoted),
-        ("Premises:", made.premises),
-    ):
-        echo(title, *(f"- {line}" for line in lines))
-    echo("Every radius follows from the counts" + (", and the counts are those of the run." if run else "."))
+    return made, "Every radius follows from the counts" + (", and the counts are those of the run." if run else ".")
 
 
 @app.command(rich_help_panel=_PANEL)
@@ -216,7 +256,13 @@ def audit(
     run: RunArgument,
     replay: Annotated[
         str | None,
-        typer.Option(help="How many trials or images to replay: a number, or all. Default: all trials, or one image."),
+        typer.Option(
+            help="How many trials or images to replay, drawn at random: a number, or all. Default: all trials (300 if "
+            "the run keeps no traces), or one image."
+        ),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(help="Your own seed of the draw. Default: fresh random numbers, which are printed.")
     ] = None,
     expect_protocol: Annotated[str | None, typer.Option(help="The protocol hash that the run must have.")] = None,
     modules: ModulesOption = None,
@@ -231,17 +277,21 @@ def audit(
     """
     from ccfs.audit.run import audit as audit_store
     from ccfs.audit.run import fault_lines
+    from ccfs.certificates.rounding import upper_text
 
     if replay not in (None, "all") and not replay.isdigit():
         raise ValueError(f"`--replay` must be a number or all, got {replay!r}.")
     is_image = (run / "run.json").is_file()
-    count = None if replay == "all" or (replay is None and not is_image) else int(replay or 1)
+    count = int(replay) if replay not in (None, "all") else None
     if is_image:
         from ccfs.images.audit import audit_images
 
-        report = audit_images(run, replay=count, trust=trust, expected=expect_protocol)
+        number = 1 if replay is None else count
+        report = audit_images(run, replay=number, trust=trust, expected=expect_protocol, seed=seed)
     else:
-        report = audit_store(open_run(run, modules, trust=trust), replay=count, expected=expect_protocol)
+        store = open_run(run, modules, trust=trust)
+        number = _usual_replay(store) if replay is None else count
+        report = audit_store(store, replay=number, expected=expect_protocol, seed=seed)
     if as_json:
         echo(report.to_bytes().decode().rstrip())
         exit_unless(report.is_clean)
@@ -266,12 +316,34 @@ def audit(
         f"{run}: {verdict}. {report.files} files, {report.trajectories} {'images' if is_image else 'trajectories'}, "
         f"{report.replayed} replayed bit for bit."
     )
+    if report.seed is not None:
+        shares = " and ".join(
+            f"{part.forged} or more forged ones ({upper_text(100 * part.forged / report.trajectories, 2)}%) with "
+            f"probability {part.probability:g}"
+            for part in report.exposure
+        )
+        echo(f"Drawn by the seed {report.seed}. Such a draw exposes {shares}.")
     if report.unchecked:
         raise typer.Exit(NOT_CHECKED)
 
 
-def _run_and_certify(
-    protocol: Protocol, output: Path | None, engine: Engine, where: str, modules: Path | None = None
+def _usual_replay(store: Store) -> int | None:
+    """Return how many trials an audit replays if nobody says: all, or some of a run that is too long for that."""
+    from ccfs.runs.store import RunError
+
+    try:
+        return None if store.protocol().keeps_traces else 300
+    except (RunError, ValueError):
+        return None  # the audit says what is wrong
+
+
+def run_and_certify(
+    protocol: Protocol,
+    output: Path | None,
+    engine: Engine,
+    where: str,
+    modules: Path | None = None,
+    registration: bytes | None = None,
 ) -> tuple[Store, bool]:
     """Run, certify and print. Return the run and whether every claim is certified."""
     from ccfs.results.certify import certify as certify_store
@@ -293,7 +365,16 @@ def _run_and_certify(
                             err=True,
                         )
             with progress_bar(f"{protocol.name} on {engine.name}", total, "trials") as bar:
-                store = run_protocol(protocol, root, engine, where=where, advance=bar, found=bar.found, modules=modules)
+                store = run_protocol(
+                    protocol,
+                    root,
+                    engine,
+                    where=where,
+                    advance=bar,
+                    found=bar.found,
+                    modules=modules,
+                    registration=registration,
+                )
             documents = certify_store(store)
     finally:
         engine.close()
@@ -329,11 +410,14 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
     from ccfs.results.certify import endings
+    from ccfs.results.families import stored_families
     from ccfs.study.opened import claim_lines
 
     protocol = store.protocol()
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"
     claim = f"all {documents[0].family} claims together fail with probability at most {protocol.claim.delta:g}"
     print_claims(f"{protocol.name}: {claim}{look}", claim_lines(documents))
+    for family in stored_families(store, protocol):
+        echo(family.sentence, f"  {family.comparison}")
     echo(*endings(store, protocol, documents))
-    echo(f"Protocol: {documents[0].protocol}")
+    echo(f"Protocol: {documents[0].protocol}", documents[0].registered)

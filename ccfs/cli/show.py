@@ -1,4 +1,4 @@
-"""The commands that show a run: its page, its table, its costs and returns, and its trials as a Minari dataset."""
+"""The commands that show a run: page, table, totals, named disturbances, scores of attacks, a Minari dataset."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from ccfs.cli.shared import (
     RunArgument,
     TrustOption,
     engine_for,
+    exit_unless,
     numbers,
     open_run,
     print_table,
+    progress_bar,
 )
 from ccfs.files.terminal import echo
 
@@ -158,6 +160,59 @@ def _show_totals(
 
 
 @app.command(rich_help_panel=_PANEL)
+def families(run: RunArgument, as_json: JsonOption = False) -> None:
+    """Print what is certified under the protocol's named disturbances.
+
+    For each one also what the count alone gives for every shift of the same size. `ccfs run` and `ccfs certify` write
+    these certificates, and `ccfs verify` computes one again. Exit code 1: the target is not certified for one of them.
+    """
+    from ccfs.results.families import families_document, stored_families
+    from ccfs.runs.manifest import manifest_faults
+
+    store = open_run(run)
+    protocol = store.protocol()
+    if not protocol.families:
+        raise ValueError(f"{run}: must have named disturbances, but its protocol has no `families`.")
+    for fault in manifest_faults(store):
+        raise ValueError(f"{run}: {fault} Audit this run first.")
+    found = stored_families(store, protocol)
+    if as_json:
+        echo(families_document(protocol, found).to_bytes().decode().rstrip())
+    else:
+        for document in found:
+            echo(document.sentence, f"  {document.comparison}")
+    exit_unless(all(document.is_certified for document in found))
+
+
+@app.command(rich_help_panel=_PANEL)
+def score(
+    run: RunArgument,
+    attacks: Annotated[
+        Path | None, typer.Option(help="TOML file with `[[attacks]]` to score. Default: those of the protocol.")
+    ] = None,
+    modules: ModulesOption = None,
+    trust: TrustOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score attacks on nominal trials, without running them.
+
+    Every nominal trial is replayed once, and each rule is asked for its shifts, which are not applied. Their likelihood
+    ratios say how probable the event would be under the rule. The result is kept in RUN/scores.json, and the report
+    shows it beside what was observed. Code that the run names needs --trust.
+    """
+    from ccfs.results.scores import rules_in, score_lines
+    from ccfs.results.scores import score as score_run
+
+    store = open_run(run, modules, trust=trust)
+    protocol = store.protocol()
+    rules = protocol.attacks if attacks is None else rules_in(protocol, attacks)
+    total = len(protocol.arms) * protocol.trials.count
+    with progress_bar(f"{protocol.name}, nominal trials again", total, "trials") as advance:
+        found = score_run(store, rules, advance=advance)
+    echo(*([found.to_bytes().decode().rstrip()] if as_json else score_lines(found)))
+
+
+@app.command(rich_help_panel=_PANEL)
 def export(
     run: RunArgument,
     minari: Annotated[str, typer.Option(help="Name of the new dataset, such as demo/steering-v0.")],
@@ -177,3 +232,27 @@ def export(
     echo(f"Dataset {made.dataset_id}: {made.episodes} episodes, {made.steps} steps.")
     if made.left_out:
         echo(f"Left out, because no step was executed: trials {', '.join(map(str, made.left_out))}.")
+
+
+@app.command(rich_help_panel=_PANEL)
+def retrace(
+    run: RunArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder for the traces.")],
+    trials: Annotated[str, typer.Option(help="Which trials: one number, or FIRST:END without the end.")] = "0:100",
+    arm: Annotated[str | None, typer.Option(help="Arm (controller/schedule). Default: all.")] = None,
+    modules: ModulesOption = None,
+    trust: TrustOption = False,
+) -> None:
+    """Make traces of a run again that keeps none (`traces = "hashes"`).
+
+    Each trial runs again, and its line and its hash must be the stored ones. The traces are Parquet files as those of
+    other runs. Code that the run names needs --trust.
+    """
+    from ccfs.results.retrace import retrace as make_again
+
+    first, colon, end = trials.partition(":")
+    if not (first.isdecimal() and (end.isdecimal() or not colon)):
+        raise ValueError(f"`--trials` must be a number or FIRST:END, such as 0:100, got {trials!r}.")
+    wanted = range(int(first), int(end) if colon else int(first) + 1)
+    made = make_again(open_run(run, modules, trust=trust), output, wanted, arm=arm)
+    echo(f"Traces: {output}/traces, {made} trials, each with its stored hash.")

@@ -54,7 +54,10 @@ def plan(
     budget: Annotated[float, typer.Option(help="Wanted budget. 0 asks for the target itself.")] = 0.0,
     stage: Annotated[str | None, typer.Option(help="Stage of the budget: sensor, action or score.")] = None,
     chance: Annotated[float, typer.Option(help="Wanted probability of certifying it.")] = 0.9,
-    draws: Annotated[int, typer.Option(help="Draws at each initial state. With several, runs are simulated.")] = 1,
+    draws: Annotated[
+        int | None,
+        typer.Option(help="Draws at each initial state. With several, runs are simulated. Default: the protocol's."),
+    ] = None,
     trials: Annotated[str | None, typer.Option(help="Numbers of trials to show, such as 100,1000.")] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise of a single proposal, without a protocol.")] = None,
     target: Annotated[float | None, typer.Option(help="Probability to keep. Default: the protocol's.")] = None,
@@ -90,14 +93,14 @@ def plan(
                 schedule=schedule,
                 target=_given("target", target, None if claim is None else claim.target),
                 delta=_given("delta", delta, None if claim is None else claim.delta),
-                bound=_given("bound", bound, None if claim is None else claim.bound),
+                bound=_given("bound", bound, None if made is None else _count_rule(made)),
                 family=family or (1 if made is None else made.family),
                 rate=rates,
                 pilot=counted,
                 budget=budget,
                 stage=stage,
                 chance=chance,
-                draws=draws,
+                draws=draws or _counted_draws(made),
                 trials=shown,
                 name=name,
             )
@@ -114,6 +117,18 @@ def plan(
         if plot is not None:
             echo(f"Plot: {plot}")
     exit_unless(all(one.needed is not None for one in found))
+
+
+def _count_rule(protocol: Protocol) -> str:
+    """Return the protocol's rule for counts. A stratified claim has none, so it is the one for its way of sampling."""
+    if protocol.bound is not None:
+        return protocol.bound.value
+    return "clopper-pearson" if protocol.trials.seeds is None else "cohort"
+
+
+def _counted_draws(protocol: Protocol | None) -> int:
+    draws = None if protocol is None else protocol.trials.draws
+    return 1 if draws is None else draws.main
 
 
 def _given(name: str, option: Kind | None, default: Kind | None) -> Kind:

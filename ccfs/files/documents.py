@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from ccfs.certificates.documents import DocumentError, refuse_other_format
 from ccfs.files.digests import canonical_json
 from ccfs.files.reading import RefusedFileError, read_json
 
-__all__ = ["ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
+__all__ = ["OPTIONAL", "ChangedDocumentError", "Digest", "Document", "DocumentError", "Infinite", "Table"]
 
 Made = TypeVar("Made", bound="Document")
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in hexadecimal digits."""
 Infinite = float | Literal["infinity"]
 """A number that may be infinite. JSON has no number for infinity, so a word stands for it."""
+OPTIONAL: dict[str, JsonValue] = {"x-optional": True}
+"""Marks a key that a document may leave out, in the schema of its model."""
 
 
 class ChangedDocumentError(DocumentError):
@@ -38,6 +40,9 @@ class Table(BaseModel):
 class Document(Table):
     """A whole document. Every kind has a key `format`, whose default names kind and version."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset()
+    """Keys that are left out where they are None, so that they change no document that was written without them."""
+
     @classmethod
     def format_name(cls) -> str:
         """Return kind and version, such as "ccfs/certificate/1"."""
@@ -45,7 +50,9 @@ class Document(Table):
 
     def to_bytes(self) -> bytes:
         """Return the file's content in its one canonical form."""
-        return canonical_json(self.model_dump(mode="json")).encode() + b"\n"
+        content = self.model_dump(mode="json")
+        kept = {key: value for key, value in content.items() if not (value is None and key in self.omitted)}
+        return canonical_json(kept).encode() + b"\n"
 
     @classmethod
     def from_bytes(cls: type[Made], content: bytes, *, where: str) -> Made:

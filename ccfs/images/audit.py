@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccfs.audit.run import AuditReport, kind_faults, lock_faults
+from ccfs.audit.run import AuditReport, Draw, kind_faults, lock_faults, signature_notes
 from ccfs.certificates.images import DIAGNOSTICS, Rule
 from ccfs.files.documents import DocumentError
 from ccfs.files.reading import RefusedFileError
@@ -16,18 +16,24 @@ from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
 from ccfs.images.run import provenance_of, recounted
 from ccfs.runs.host import Child, HostError
-from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.manifest import UNLISTED, manifest_faults
 from ccfs.runs.provenance import PROVENANCE, Provenance, differences
+from ccfs.runs.signature import signature_faults
 from ccfs.runs.store import RunError, Store
 
 __all__ = ["audit_images"]
 
-_SINGLE = (HEAD, PROVENANCE, COUNTS, MANIFEST, "report.html")
+_SINGLE = (HEAD, PROVENANCE, COUNTS, *UNLISTED, "report.html")
 _FOLDERS = (f"{FOLDER}/", "attack/", "exports/")
 
 
 def audit_images(
-    folder: Path, *, replay: int | None = 1, trust: bool = False, expected: str | None = None
+    folder: Path,
+    *,
+    replay: int | None = 1,
+    trust: bool = False,
+    expected: str | None = None,
+    seed: str | None = None,
 ) -> AuditReport:
     """Audit a finished image run.
 
@@ -36,16 +42,19 @@ def audit_images(
 
     Args:
         folder: the run.
-        replay: how many images to count again, spread evenly. None counts all.
+        replay: how many images to count again, drawn at random. None counts all.
         trust: whether to load what the run names, such as the factory of its network or a folder of images.
         expected: the hash of the key that the run must have. None accepts any.
+        seed: seed of the draw. None takes fresh random numbers of this machine.
     """
+    if replay is not None and not replay >= 0:
+        raise ValueError(f"`replay` must be at least 0, got {replay}.")
     store = image_store(folder)
     faults = list(kind_faults(store))
     if faults:
         return AuditReport(faults=tuple(faults))
     files = sum(1 for _ in store.files())
-    faults = [*lock_faults(store), *manifest_faults(store)]
+    faults = [*lock_faults(store), *manifest_faults(store), *signature_faults(store)]
     if faults:
         return AuditReport(faults=tuple(faults), files=files)
     try:
@@ -57,10 +66,10 @@ def audit_images(
     if expected is not None and run.hash != expected:
         faults.append(f"{HEAD}: has the hash {run.hash}, expected {expected}.")
     opens = trust or run.asked is None or not run.asked.foreign
-    notes = list(_notes(store, run, opens=opens)) if not faults else []
+    notes = [*_notes(store, run, opens=opens), *signature_notes(store)] if not faults else []
     again = _Again()
     if not faults and replay != 0:
-        again = _replay(store, run, table, replay, trust=trust)
+        again = _replay(store, run, table, Draw.of(store, len(run.indices), replay, seed), trust=trust)
     return AuditReport(
         faults=(*faults, *again.faults),
         unchecked=again.unchecked,
@@ -70,6 +79,8 @@ def audit_images(
         files=files,
         trajectories=len(run.indices),
         replayed=0 if again.faults else again.replayed,
+        seed=again.draw.seed if again.draw is not None and not again.faults else None,
+        exposure=again.draw.exposure if again.draw is not None and not again.faults else (),
     )
 
 
@@ -81,6 +92,7 @@ class _Again:
     replayed: int = 0
     unchecked: tuple[str, ...] = ()
     would_run: tuple[str, ...] = ()
+    draw: Draw | None = None
 
 
 def _content_faults(store: Store, run: ImageRun, table: CountTable) -> list[str]:
@@ -141,18 +153,15 @@ def _notes(store: Store, run: ImageRun, *, opens: bool) -> Iterator[str]:
         yield "report.html: only its hash was checked. `ccfs image report` writes the page again from the run."
 
 
-def _replay(store: Store, run: ImageRun, table: CountTable, replay: int | None, *, trust: bool) -> _Again:
-    """Count images again, as many as asked for, and compare."""
-    if replay is not None and not replay >= 0:
-        raise ValueError(f"`replay` must be at least 0, got {replay}.")
+def _replay(store: Store, run: ImageRun, table: CountTable, draw: Draw, *, trust: bool) -> _Again:
+    """Count the drawn images again, and compare."""
     what, asked = "whether images have these counts", run.asked
     if asked is None:
         return _Again(unchecked=(f"{what}: a Python program made the run, so its network cannot be loaded here.",))
     if asked.foreign and not trust:
         told = f"{what}: that would load what the run names and the package does not hold."
         return _Again(unchecked=(told,), would_run=asked.foreign)
-    number = len(run.indices) if replay is None else min(replay, len(run.indices))
-    chosen = [run.indices[place * len(run.indices) // number] for place in range(number)]
+    chosen = [run.indices[place] for place in draw.chosen]
     child = Child(store)
     try:
         again = child.call(f"{__name__}:recount", indices=chosen)
@@ -169,7 +178,7 @@ def _replay(store: Store, run: ImageRun, table: CountTable, replay: int | None, 
         for index in chosen
         if found.get(str(index)) != stored[str(index)]
     )
-    return _Again(faults=faults, replayed=number)
+    return _Again(faults=faults, replayed=len(chosen), draw=draw)
 
 
 def recount(store: Store, indices: list[int]) -> dict[str, list[list[object]]] | str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+import pyarrow as pa
 from pydantic import Field, JsonValue
 
 from ccfs.certificates.documents import refuse_other_format
@@ -20,7 +21,6 @@ from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.images.streams import DERIVATION, ESTIMATION, SELECTION, NoiseStream
-from ccfs.images.torch import extra
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -212,22 +212,21 @@ class Tally:
 
 def part_bytes(key: RunKey, tallies: Sequence[Tally]) -> bytes:
     """Return a part of a run as Parquet: one line per span and variant."""
-    arrow = extra("pyarrow", "pyarrow")
     lines = [
         (tally.span, variant, counts)
         for tally in tallies
         for variant, counts in zip(key.variants, tally.counts, strict=True)
     ]
     columns = {
-        "index": arrow.array([span.index for span, _, _ in lines], arrow.int32()),
-        "purpose": arrow.array([span.purpose for span, _, _ in lines], arrow.string()),
-        "start": arrow.array([span.start for span, _, _ in lines], arrow.int64()),
-        "stop": arrow.array([span.stop for span, _, _ in lines], arrow.int64()),
-        "variant": arrow.array([variant for _, variant, _ in lines], arrow.string()),
-        "retained": arrow.array([list(counts.retained) for _, _, counts in lines], arrow.list_(arrow.int32())),
+        "index": pa.array([span.index for span, _, _ in lines], pa.int32()),
+        "purpose": pa.array([span.purpose for span, _, _ in lines], pa.string()),
+        "start": pa.array([span.start for span, _, _ in lines], pa.int64()),
+        "stop": pa.array([span.stop for span, _, _ in lines], pa.int64()),
+        "variant": pa.array([variant for _, variant, _ in lines], pa.string()),
+        "retained": pa.array([list(counts.retained) for _, _, counts in lines], pa.list_(pa.int32())),
     }
     head = {_FORMAT: _PART_FORMAT, _KEY: key.to_bytes()}
-    return parquet_bytes(arrow.table(columns).replace_schema_metadata(head))
+    return parquet_bytes(pa.table(columns).replace_schema_metadata(head))
 
 
 def read_part(content: bytes, key: RunKey, *, where: str) -> list[Tally]:
@@ -308,19 +307,18 @@ def write_counts(path: Path, table: CountTable) -> None:
 
 def counts_bytes(table: CountTable) -> bytes:
     """Return counts as Parquet: one line per image and variant."""
-    arrow = extra("pyarrow", "pyarrow")
-    rows, counts = table.rows, arrow.list_(arrow.int32())
+    rows, counts = table.rows, pa.list_(pa.int32())
     columns = {
-        "index": arrow.array([row.index for row in rows], arrow.int32()),
-        "label": arrow.array([row.label for row in rows], arrow.int16()),
-        "variant": arrow.array([row.variant for row in rows], arrow.string()),
-        "selection": arrow.array([list(row.selection.retained) for row in rows], counts),
-        "selection_rejected": arrow.array([row.selection.rejected for row in rows], arrow.int32()),
-        "estimation": arrow.array([list(row.estimation.retained) for row in rows], counts),
-        "estimation_rejected": arrow.array([row.estimation.rejected for row in rows], arrow.int32()),
+        "index": pa.array([row.index for row in rows], pa.int32()),
+        "label": pa.array([row.label for row in rows], pa.int16()),
+        "variant": pa.array([row.variant for row in rows], pa.string()),
+        "selection": pa.array([list(row.selection.retained) for row in rows], counts),
+        "selection_rejected": pa.array([row.selection.rejected for row in rows], pa.int32()),
+        "estimation": pa.array([list(row.estimation.retained) for row in rows], counts),
+        "estimation_rejected": pa.array([row.estimation.rejected for row in rows], pa.int32()),
     }
     head = {_FORMAT: RunKey.format_name().encode(), _KEY: table.key.to_bytes()}
-    return parquet_bytes(arrow.table(columns).replace_schema_metadata(head))
+    return parquet_bytes(pa.table(columns).replace_schema_metadata(head))
 
 
 def read_counts(path: Path) -> CountTable:

@@ -507,7 +507,7 @@ def _cifar10_files(archive: Path) -> dict[str, bytes]:
 
 def _sheet(content: bytes) -> NDArray[np.uint8]:
     """Decode one PNG sheet with one image per row."""
-    with extra("PIL.Image", "pillow").open(io.BytesIO(content)) as picture:
+    with extra("PIL.Image", "torch").open(io.BytesIO(content)) as picture:
         pixels = np.asarray(picture, dtype=np.uint8)
     if pixels.shape != (_ROWS, 1024, 3):
         raise DataError(f"a CIFAR-10 sheet must be 1024 x {_ROWS} RGB pixels, got an array of shape {pixels.shape}.")

@@ -249,7 +249,7 @@ def load_shipped(name: str, *, folder: Path = ZOO) -> nn.Module:
     if found != card["sha256"]:
         raise ValueError(f"{weights} has SHA-256 {found}, its card says {card['sha256']}. It is not loaded.")
     model = build(Architecture.of(card["architecture"]))
-    model.load_state_dict(extra("safetensors.torch", "safetensors").load(content))
+    model.load_state_dict(extra("safetensors.torch", "torch").load(content))
     return model.eval()
 
 
@@ -291,7 +291,7 @@ def state_of(path: Path) -> tuple[dict[str, Tensor], str | None]:
     if not path.is_file():
         raise ValueError(f"`path` must be a checkpoint file, {path} does not exist.")
     if path.suffix == ".safetensors":
-        saved: object = extra("safetensors.torch", "safetensors").load(path.read_bytes())
+        saved: object = extra("safetensors.torch", "torch").load(path.read_bytes())
     else:
         try:
             saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -420,7 +420,7 @@ def _onnx(path: Path) -> nn.Module:
 
     if not path.is_file():
         raise ValueError(f"{path} does not exist.")
-    runtime = extra("onnxruntime", "onnxruntime")
+    runtime = extra("onnxruntime", "onnx")
     content = path.read_bytes()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = torch.get_num_threads()

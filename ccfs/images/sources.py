@@ -115,7 +115,7 @@ def load_folder(folder: Path, *, size: int | None = None) -> LazyImages:
         size: scale the shorter side to 8/7 of this and crop the center, as is usual for ImageNet. Without it all
             pictures must have one size.
     """
-    image_module = extra("PIL.Image", "pillow")
+    image_module = extra("PIL.Image", "torch")
     classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
     files = [
         (file, label)

@@ -17,14 +17,19 @@ def require_torch() -> None:
     A function that needs torch calls this first and then imports torch inside its body. So the package imports without
     torch, and counts can be read and certified without it.
     """
-    extra("torch", "torch==2.13.0")
+    extra("torch", "torch")
 
 
-def extra(name: str, requirement: str) -> ModuleType:
-    """Return an optional module, or raise ImportError with the requirement to install."""
+def extra(name: str, of: str) -> ModuleType:
+    """Return an optional module, or raise ImportError with the command that installs it.
+
+    Args:
+        name: the module.
+        of: the extra of CCFS that brings it.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise ImportError(
-            f"Image certification needs `{name}`, which is not installed. Install it: pip install '{requirement}'"
+            f"Image certification needs `{name}`, which is not installed. Install it: pip install 'ccfs-rl[{of}]'"
         ) from error

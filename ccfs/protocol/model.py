@@ -33,6 +33,7 @@ from ccfs.protocol.tables import (
     ControllerSpec,
     EnvironmentSpec,
     EventSpec,
+    FamilySpec,
     Name,
     ProgramSpec,
     Reference,
@@ -46,6 +47,7 @@ __all__ = [
     "Arm",
     "AttackSpec",
     "EventSpec",
+    "FamilySpec",
     "Protocol",
     "ProtocolError",
     "Reference",
@@ -103,6 +105,16 @@ class Protocol(Part, Document):
     attacks: tuple[AttackSpec, ...] = Field(
         default=(), description="Shift rules to try. Each costs as many trials as the nominal ones again."
     )
+    families: tuple[FamilySpec, ...] = Field(
+        default=(),
+        description="Named disturbances. Each of them is one more claim about each arm and event, and costs no trials.",
+    )
+    traces: Literal["full", "hashes"] = Field(
+        default="full",
+        description='What is kept of a trial. With "hashes" the events are asked when the trial has run, and its line, '
+        "their verdicts and the last hash of its trace are kept, about 100 bytes. It is for very many trials, and "
+        "without `attacks` and `families`. `ccfs retrace` makes traces again.",
+    )
     quick_look_of: str | None = Field(
         default=None,
         pattern=r"^[0-9a-f]{64}$",
@@ -116,16 +128,21 @@ class Protocol(Part, Document):
         # A key that is not given is left out, so that it changes the hash of those protocols only that give it.
         if self.quick_look_of is None:
             content.pop("quick_look_of", None)
+        if not self.families:
+            content.pop("families", None)
+        if self.keeps_traces:
+            content.pop("traces", None)
         if "events" in content:  # somebody may have asked for some keys only
             content["events"] = _without_empty_digests(content["events"])
         return content
 
     @model_validator(mode="after")
     def _fits_together(self) -> Protocol:
-        for key in ("controllers", "schedules", "events", "attacks"):
+        for key in ("controllers", "schedules", "events", "attacks", "families"):
             names = [part.name for part in getattr(self, key)]
-            if len(set(names)) != len(names):
-                raise ValueError(f"`{key}` must have different names, got {names}")
+            # They name files, and macOS and Windows do not tell upper from lower case there.
+            if len({name.lower() for name in names}) != len(names):
+                raise ValueError(f"`{key}` must have different names, also in lower case, got {names}")
         for schedule in self.schedules:
             length = schedule.plan.length
             if length not in (None, self.horizon):
@@ -135,6 +152,10 @@ class Protocol(Part, Document):
                 )
             for attack in self.attacks:
                 _refuse_other_stages(attack, schedule)
+        if (self.attacks or self.families) and not self.keeps_traces:
+            raise ValueError(
+                '`attacks` and `families` must be empty with traces = "hashes": run them in a protocol with full traces'
+            )
         # A listed cohort is no sample of a law, so its trials are not identically distributed. The binomial bounds need
         # that they are.
         is_cohort, is_stratified = self.trials.seeds is not None, self.claim.bound == "stratified"
@@ -151,8 +172,12 @@ class Protocol(Part, Document):
             self._refuse_stop_between_seeds(is_cohort=is_cohort)
         if self.claim.family is not None and self.claim.family < self.claims:
             raise ValueError(
-                f"`claim.family` must be at least {self.claims} (arms times events), got {self.claim.family}"
+                f"`claim.family` must be at least {self.claims} ({self._counted}), got {self.claim.family}"
             )
+        if self.families and self.claim.stop_at_budget is not None:
+            raise ValueError("`families` need a number of trials that is fixed: leave `claim.stop_at_budget` out")
+        if self.families and is_stratified:
+            raise ValueError("`families` need one trial at each reset seed: leave `trials.draws` out")
         return self
 
     def _refuse_stop_between_seeds(self, *, is_cohort: bool) -> None:
@@ -185,9 +210,19 @@ class Protocol(Part, Document):
         return tuple(Arm(controller=controller, schedule=schedule) for controller, schedule in pairs)
 
     @property
+    def keeps_traces(self) -> bool:
+        """Whether the trace of every trial is stored."""
+        return self.traces == "full"
+
+    @property
     def claims(self) -> int:
         """Number of claims of this protocol. Each gives one certificate."""
-        return len(self.controllers) * len(self.schedules) * len(self.events)
+        return len(self.controllers) * len(self.schedules) * len(self.events) * (1 + len(self.families))
+
+    @property
+    def _counted(self) -> str:
+        """What the claims are, in words."""
+        return "arms times events" if not self.families else "arms times events times one more than families"
 
     @property
     def family(self) -> int:

@@ -199,6 +199,17 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "Corridor: the strongest causal attack that there is.",
         ),
     },
+    "features": {
+        "constant": _part(
+            "ccfs.runs.weights:constant", "", "A bias that is the same at every step. Theta is its size."
+        ),
+        "center": _part(
+            "ccfs.runs.weights:center", "", "An error of the gain. With theta = 0.1 the center is 10% too large."
+        ),
+        "lag": _part(
+            "ccfs.runs.weights:lag", "", "A delay. With theta = 1 every command comes one step late, with 0.2 a fifth."
+        ),
+    },
     "event": {
         "no-cost-until-goal": _part(
             "ccfs.runs.events:NoCostUntilGoal",

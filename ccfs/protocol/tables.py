@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from ccfs.certificates.schedule import Blocks, ProposalSchedule, Schedule
-from ccfs.files.documents import Digest
+from ccfs.files.documents import OPTIONAL, Digest
 from ccfs.protocol.registry import ALL_OF, IN_MEMORY, accepted
 from ccfs.protocol.seeds import Part
 from ccfs.runtime.grid import Grid
@@ -38,6 +38,7 @@ __all__ = [
     "EnvironmentSpec",
     "EventSpec",
     "FallbackSpec",
+    "FamilySpec",
     "Name",
     "ProgramSpec",
     "Reference",
@@ -358,6 +359,7 @@ class AttackSpec(Part):
     arguments: Arguments = Field(default_factory=dict, description=_ARGUMENTS)
     stage: Literal["sensor", "action", "score", "all"] | None = Field(
         default=None,
+        json_schema_extra=OPTIONAL,
         description='The stage that it shifts. With "all" it shifts every stage that has noise. Without it, the action '
         "or score stage, or the sensor stage if it is the only one.",
     )
@@ -390,6 +392,107 @@ class AttackSpec(Part):
         if self.name == NOMINAL:
             raise ValueError(f"the name {NOMINAL!r} is for trials without shift")
         return self
+
+
+Limit = float | tuple[float, float]
+
+
+class FamilySpec(Part):
+    """A named disturbance: the center of a stage is shifted by features times theta, for every theta in a box."""
+
+    name: Name = Field(description="Names the disturbance and its certificates.")
+    features: Annotated[str, _named("features")] = Field(
+        description="What one unit of theta adds to the center of a step: the short name of shipped features, or "
+        '"module:callable" of your own, which is called with the arguments and must give a function.'
+    )
+    arguments: Arguments = Field(default_factory=dict, description=f"For code of your own. {_ARGUMENTS}")
+    stage: Literal["sensor", "action", "score"] | None = Field(
+        default=None,
+        description="The stage that it shifts. Without it, the action or score stage, or the sensor stage if it is the "
+        "only one. The sensor stage takes constant features only.",
+    )
+    box: tuple[Limit, ...] = Field(
+        min_length=1,
+        description="The values of theta, for each of its coordinates: `0.02` for at most 0.02 in either direction, or "
+        "`[0.0, 0.3]` for a least and a greatest value.",
+    )
+    most: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = Field(
+        default=None,
+        description="The greatest absolute value of a feature, for each coordinate of theta. Features beyond it are "
+        "cut off, so that the energy is bounded on every path. Constant features need none. Features of your own need "
+        "a table: for each coordinate of the stage a list with one number per coordinate of theta.",
+    )
+    coordinates: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None,
+        description="With shipped features: which coordinate of the stage each coordinate of theta shifts, from 0. "
+        "Without it, all of them in order.",
+    )
+    cells: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+        default=None,
+        description="How many cells the net over the box has along each coordinate. Without it, so many that a cell "
+        "reaches 1/32 in units of mu from its center.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> FamilySpec:
+        size = len(self.box)
+        for low, high in self.limits:
+            if not low <= high:
+                raise ValueError(f"`box` must have the least value first and no negative size, got {[low, high]}")
+        for key, given in (("coordinates", self.coordinates), ("cells", self.cells)):
+            if given is not None and len(given) != size:
+                raise ValueError(f"`{key}` must have one entry for each of the {size} coordinates of `box`")
+        if self.coordinates is not None and len(set(self.coordinates)) != size:
+            raise ValueError(f"`coordinates` must be different ones, got {list(self.coordinates)}")
+        if self.is_own and self.coordinates is not None:
+            raise ValueError("`coordinates` must be given with shipped features only: your own make a whole matrix")
+        if not self.is_own and self.arguments:
+            raise ValueError(f"`arguments` must be given to features of your own only, got {self.arguments!r}")
+        self._has_bounds()
+        return self
+
+    def _has_bounds(self) -> None:
+        rows = self.most or ()
+        numbers = [value for row in rows for value in (row if isinstance(row, tuple) else (row,))]
+        if self.features == "constant":
+            if self.most is not None:
+                raise ValueError("`most` must not be given with constant features, which are 1")
+        elif self.most is None:
+            raise ValueError(
+                "`most` must say the greatest absolute value of each feature, because only then the energy is bounded "
+                "on every path. For an action box of [-1, 1] it is 1 for `center` and 2 for `lag`"
+            )
+        elif not all(0.0 <= value < math.inf for value in numbers):
+            raise ValueError(f"`most` must be finite and at least 0, got {numbers}")
+        elif self.is_own != all(isinstance(row, tuple) and len(row) == len(self.box) for row in rows):
+            raise ValueError(
+                f"`most` must be a list of lists with {len(self.box)} numbers each for features of your own, and a "
+                "list of numbers for shipped ones"
+            )
+        elif not self.is_own and len(rows) != len(self.box):
+            raise ValueError(f"`most` must have one number for each of the {len(self.box)} coordinates of `box`")
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the features are code of the user's own."""
+        return ":" in self.features
+
+    @property
+    def limits(self) -> tuple[tuple[float, float], ...]:
+        """Least and greatest value of each coordinate of theta."""
+        return tuple(part if isinstance(part, tuple) else (-part, part) for part in self.box)
+
+    def places(self, width: int) -> tuple[int, ...]:
+        """Return the coordinate of the stage that each coordinate of theta shifts, given how many the stage has."""
+        if self.coordinates is None and len(self.box) != width:
+            raise ValueError(
+                f"`families` {self.name!r} must have a `box` with one entry for each of the {width} coordinates of the "
+                f"stage, or `coordinates`, got {len(self.box)}"
+            )
+        places = tuple(range(width)) if self.coordinates is None else self.coordinates
+        if not max(places) < width:
+            raise ValueError(f"`families` {self.name!r} must have `coordinates` below {width}, got {max(places)}")
+        return places
 
 
 class EventSpec(Part):

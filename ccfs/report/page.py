@@ -31,6 +31,8 @@ from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate, covered
 from ccfs.results.certify import certificate_name
+from ccfs.results.families import stored_families
+from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.executors import Engine, serial_engine
 from ccfs.runs.manifest import MANIFEST, manifest_faults, read_manifest, write_derived
@@ -53,6 +55,7 @@ class _Claim:
     document: RunCertificate
     rates: tuple[Observed, ...]
     figure: Markup
+    scores: tuple[AttackScore, ...] = ()
 
     @property
     def covered(self) -> tuple[tuple[str, float], ...]:
@@ -91,20 +94,22 @@ def render(
         raise RunError(f"{store.root}: {faults[0]} Audit this run before reporting on it.")
     protocol = store.protocol()
     refuse_changed_events(store, protocol)
-    claims = [_claim(store, arm, event.name) for arm in protocol.arms for event in protocol.events]
+    scores = ScoresDocument.from_bytes(store.read(SCORES), where=SCORES).scores if store.exists(SCORES) else ()
+    claims = [_claim(store, arm, event.name, scores) for arm in protocol.arms for event in protocol.events]
     if any(claim.document.protocol != protocol.hash for claim in claims):
         raise RunError(f"{store.root}: holds a certificate of another protocol. Audit this run.")
     files = {name: value for name, value in read_manifest(store).items() if name != REPORT}
     record = read_provenance(store)
     worst = _most_harmful(protocol, claims)
-    lines = shipped_lines(store, protocol)
-    trials = ended_trials(lines)
+    # Without traces, the page shows the claims and what follows from them.
+    lines = shipped_lines(store, protocol) if protocol.keeps_traces else None
+    trials = [] if lines is None else ended_trials(lines)
     again = replayed(
         store,
         protocol,
         trials,
         None if worst is None else worst.name,
-        most_steps=most_steps,
+        most_steps=0 if lines is None else most_steps,
         engine=engine or serial_engine(),
     )
     shown = bars(trials)
@@ -115,17 +120,20 @@ def render(
         protocol=protocol,
         claims=claims,
         premises=_premises(claims),
+        families=stored_families(store, protocol),
+        divergences=[(claim, claim.document.trajectory.divergences) for claim in claims],
         has_sensor=any(Stage.SENSOR in arm.schedule.plan.stages for arm in protocol.arms),
         has_several=any(arm.schedule.plan.stages != (Stage.ACTION,) for arm in protocol.arms),
         main_stages=sorted({arm.schedule.plan.main.value for arm in protocol.arms}),
         certified=sum(claim.document.trajectory.is_certified for claim in claims),
         contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
         overviews=_overviews(protocol, claims),
-        sources=[_source_figures(store, protocol, arm) for arm in protocol.arms],
+        sources=[] if lines is None else [_source_figures(store, protocol, arm) for arm in protocol.arms],
         drawings=[]
-        if has_maps and drawing is None
+        if lines is None or (has_maps and drawing is None)
         else _drawings(store, protocol, claims, drawing_for(protocol, drawing)),
-        tables=event_tables(protocol, lines, worst),
+        tables=[] if lines is None else event_tables(protocol, lines, worst),
+        roots={claim.document.arm: claim.document.root for claim in claims if claim.document.root is not None},
         left_out_events=own_events,
         checkable=[] if own_events else claims,
         worst=worst,
@@ -158,7 +166,7 @@ def render(
     )
 
 
-def _claim(store: Store, arm: Arm, event: str) -> _Claim:
+def _claim(store: Store, arm: Arm, event: str, scores: Sequence[AttackScore]) -> _Claim:
     spec = next(part for part in store.protocol().events if part.name == event)
     name = certificate_name(arm, spec)
     if not store.exists(name):
@@ -166,7 +174,8 @@ def _claim(store: Store, arm: Arm, event: str) -> _Claim:
     document = RunCertificate.from_bytes(store.read(name), where=str(store.path(name)))
     proof = document.trajectory
     rates = observed(proof, document.attacks)
-    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates))
+    ours = tuple(score for score in scores if (score.arm, score.event) == (arm.name, event))
+    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates), scores=ours)
 
 
 def _premises(claims: Sequence[_Claim]) -> list[tuple[str, list[str]]]:

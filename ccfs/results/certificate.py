@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, SerializerFunctionWrapHandler, Tag, model_serializer
 
 from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, lower_text
@@ -17,13 +17,14 @@ from ccfs.certificates.shifts import Shifts
 from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import CertificateError, TrajectoryCertificate
 from ccfs.files.digests import canonical_json
-from ccfs.files.documents import ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
+from ccfs.files.documents import OPTIONAL, ChangedDocumentError, Digest, Document, DocumentError, Infinite, Table
 from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import EventSpec
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import EXACT, NAME, RESOLUTION, EnvironmentSpec, Name
 from ccfs.runs.counting import Certificate
 from ccfs.runs.provenance import ControllerDigest
+from ccfs.runs.registration import Time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,7 @@ __all__ = [
     "ClaimRecord",
     "CodeDigests",
     "NotACertificateError",
+    "RegistrationRecord",
     "RunCertificate",
     "StrataDocument",
     "StrataRecord",
@@ -121,6 +123,17 @@ class ScheduleRecord(Table):
     )
 
 
+class DivergenceRecord(Table):
+    """How far shifts of the certified size can move the law of the public trace, in either order, rounded up."""
+
+    total_variation: float = Field(ge=0.0, le=1.0, description="No event changes its probability by more.")
+    kl: Infinite = Field(description="Kullback-Leibler divergence.")
+    chi_square: Infinite = Field(description="Chi-square divergence.")
+    renyi_2: Infinite = Field(
+        description="Rényi divergence of order 2. That of another order is proportional to the order."
+    )
+
+
 class _ShiftRecord(Table):
     """What the certificates about shifts have in common."""
 
@@ -148,6 +161,19 @@ class _ShiftRecord(Table):
         f"{_PER_COORDINATE}"
     )
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
+    divergences: DivergenceRecord | None = Field(
+        default=None,
+        json_schema_extra=OPTIONAL,
+        description="How far shifts of the certified size can move everything that is public. It is not there if "
+        "nothing is certified, nor on certificates of earlier releases.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        if self.divergences is None:
+            content.pop("divergences", None)
+        return content
 
 
 class ClaimRecord(_ShiftRecord):
@@ -204,9 +230,19 @@ class TrajectoryDocument(ClaimRecord, Document):
     )
 
 
+class RegistrationRecord(Table):
+    """The registration of a protocol. Both times are those of the author's clocks."""
+
+    record: Digest = Field(description="SHA-256 of the signed record, as whoever published it can show it.")
+    key: str = Field(pattern="^SHA256:[A-Za-z0-9+/]{43}$", description="Fingerprint of the key that signed the record.")
+    time: Time = Field(description="When the protocol was registered, in UTC.")
+    begun: Time = Field(description="When the run began, in UTC, after it had taken in the record.")
+
+
 class RunCertificate(Document):
     """A certificate of an arm and event, with everything that a stranger needs to recompute it from the run."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset({"registration", "root"})
     format: Literal["ccfs/certificate/2"] = Field(
         default="ccfs/certificate/2", description="Kind and version of this document."
     )
@@ -240,9 +276,20 @@ class RunCertificate(Document):
         description="How many nominal trials failed the event because of how they ended, by their outcome."
     )
     attacks: tuple[AttackedCount, ...] = Field(description="What was observed under each attack.")
-    traces: dict[File, Digest] = Field(description="SHA-256 of each file of traces that was counted.")
+    traces: dict[File, Digest] = Field(
+        description="SHA-256 of each file of traces that was counted. It is empty if the run keeps no traces."
+    )
     provenance: CodeDigests = Field(description="Digests of the code that made and counted the trials.")
     claim: AnyClaim = Field(description="The certificate proper, from one count or from counts at each reset seed.")
+    registration: RegistrationRecord | None = Field(
+        default=None,
+        description="The registration that the run took in before its first trial. A run without one has no such key.",
+    )
+    root: Digest | None = Field(
+        default=None,
+        description="Root of the Merkle tree over the nominal trials, if the run keeps no traces. Other certificates "
+        "have no such key.",
+    )
 
     @property
     def trajectory(self) -> Certificate:
@@ -334,7 +381,20 @@ class RunCertificate(Document):
                 found.append(
                     "No second environment could be made to compare with, so the claim is about the one that was given."
                 )
+        found.append(self.registered)
         return tuple(found)
+
+    @property
+    def registered(self) -> str:
+        """Whether the protocol was registered before the first trial, and what that rests on, in words."""
+        found = self.registration
+        if found is None:
+            return "Not registered: only its author says that the protocol was fixed before the first trial."
+        return (
+            f"Registered: the key {found.key} signed the protocol and the number of its trials at {found.time}, and "
+            f"the run began at {found.begun}. Both are the author's own times. A place that published the record with "
+            f"SHA-256 {found.record} can show when it was there."
+        )
 
     @property
     def sentence(self) -> str:
@@ -353,6 +413,11 @@ class RunCertificate(Document):
     def to_json(self) -> str:
         """Return the certificate as the JSON text of its file."""
         return self.to_bytes().decode()
+
+    def is_written_as(self, content: bytes) -> bool:
+        """Return whether a file holds this certificate, as we write it or as earlier releases did."""
+        claim = self.claim.model_copy(update={"divergences": None})
+        return content in (self.to_bytes(), self.model_copy(update={"claim": claim}).to_bytes())
 
     def to_frame(self) -> DataFrame:
         """Return a pandas frame with one line for each stage, so that several certificates can be put together."""
@@ -419,6 +484,10 @@ class RunCertificate(Document):
             raise CertificateError("has more trials that failed because of how they ended than trials that failed.")
         if f"events.{self.event}" not in self.provenance.parts:
             raise CertificateError(f"has no digest of the code of its event {self.event!r}.")
+        if (self.root is None) != bool(self.traces):
+            raise CertificateError("must have the hashes of its traces, or the root of a run without traces.")
+        if self.registration is not None and not self.registration.time <= self.registration.begun:
+            raise CertificateError("was begun before it was registered.")
         if not all(_is_number_up_to(self.horizon, text) for text in self.definition.horizons(self.horizon)):
             raise CertificateError(f"has an event of {self.definition.horizons(self.horizon)} steps.")
 

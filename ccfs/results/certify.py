@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import cast
 
 from ccfs.attacks.ledger import attacked_stages
+from ccfs.files.documents import Document
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
-from ccfs.results.certificate import AttackedCount, CodeDigests, Ended, RunCertificate, claim_record
+from ccfs.results.certificate import (
+    AttackedCount,
+    CodeDigests,
+    Ended,
+    RegistrationRecord,
+    RunCertificate,
+    claim_record,
+)
 from ccfs.runs.batches import plan
 from ccfs.runs.build import attack_limit, build_event
-from ccfs.runs.counting import certificate, lost, recorded_events, tally
+from ccfs.runs.counting import certificate, lost, merkle_root, recorded_events, tally
 from ccfs.runs.events import Event
 from ccfs.runs.manifest import manifest_faults, write_derived
 from ccfs.runs.outcomes import Outcome
@@ -20,10 +28,19 @@ from ccfs.runs.preflight import needs_cost, needs_goal
 from ccfs.runs.provenance import event_digest, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import TrajectoryRow
+from ccfs.runs.registration import read_registration
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import shipped_events
 
-__all__ = ["certificate_name", "certify", "derive", "endings", "refuse_missing_trials"]
+__all__ = [
+    "certificate_name",
+    "certified_trials",
+    "certify",
+    "code_digests",
+    "derive",
+    "endings",
+    "refuse_missing_trials",
+]
 
 _WORDS = {
     Outcome.ABSTAINED: "abstained",
@@ -51,13 +68,18 @@ def certify(store: Store) -> list[RunCertificate]:
     derived here.
     """
     protocol = store.protocol()
-    planned = [certificate_name(arm, event) for arm in protocol.arms for event in protocol.events]
+    from ccfs.results.families import derive_families, family_name
+
+    claims = [(arm, event) for arm in protocol.arms for event in protocol.events]
+    planned = [certificate_name(arm, event) for arm, event in claims]
+    planned += [family_name(arm, event, family) for arm, event in claims for family in protocol.families]
     with store.locked():
         faults = manifest_faults(store, may_be_missing=planned)
         if faults:
             raise RunError(f"{store.root}: {faults[0]} Audit this run before certifying it.")
-        made = dict(derive(store, protocol))
-        write_derived(store, protocol, {name: document.to_bytes() for name, document in made.items()})
+        made, families = dict(derive(store, protocol)), dict(derive_families(store, protocol))
+        documents: dict[str, Document] = {**made, **families}
+        write_derived(store, protocol, {name: document.to_bytes() for name, document in documents.items()})
     return list(made.values())
 
 
@@ -79,18 +101,16 @@ def derive(
             for attack in (None, *protocol.attacks)
         }
         by_ending = {arm.name: lost(store, protocol, arm, judged) for arm in protocol.arms}
-    record = read_provenance(store)
+    record, registration = read_provenance(store), _registration(store, protocol)
     reader = RunReader(store, protocol)
-    digests, code, parts, packages = (_texts(record.get(key)) for key in ("controllers", "code", "parts", "packages"))
-    behind = record.get("events")
-    for name, found in behind.items() if isinstance(behind, dict) else ():
-        parts[f"events.{name}"] = event_digest(_texts(found))
+    digests = _texts(record.get("controllers"))
     for arm in protocol.arms:
         nominal = tallies[arm.name, None]
-        _refuse_missing_trials_of(store, protocol, arm, _trials(reader, arm))
-        files = [name for batch in reader.batches(arm, None) for name in batch.files]
+        certified_trials(store, protocol, arm)
+        files = [name for batch in reader.batches(arm, None) for name in batch.files] if protocol.keeps_traces else []
+        root = None if protocol.keeps_traces else merkle_root(store, protocol, arm)
         energies = {spec.name: _greatest_energy(reader, arm, spec) for spec in protocol.attacks}
-        outcomes = Counter(row.outcome for row in _rows(store, protocol, arm))
+        outcomes = Counter(outcome for batch in reader.batches(arm, None) for outcome in reader.outcomes(batch))
         for event in wanted:
             yield (
                 certificate_name(arm, event),
@@ -123,19 +143,49 @@ def derive(
                         for spec in protocol.attacks
                     ),
                     traces={name: store.digest(name) for name in files},
-                    provenance=CodeDigests(
-                        ccfs=code.get("ccfs", ""),
-                        parts={
-                            place: digest
-                            for place, digest in parts.items()
-                            if place in (f"events.{event.name}", f"controllers.{arm.controller.name}")
-                            or not place.startswith(("events.", "controllers."))
-                        },
-                        packages=packages,
-                    ),
+                    provenance=code_digests(record, arm, event),
                     claim=claim_record(certificate(protocol, arm, event.name, nominal[event.name])),
+                    registration=registration,
+                    root=root,
                 ),
             )
+
+
+def code_digests(
+    record: Mapping[str, object], arm: Arm, event: EventSpec, families: Collection[str] = ()
+) -> CodeDigests:
+    """Return the digests of the code behind a claim about an arm and an event, and about some disturbances.
+
+    Args:
+        record: the provenance of the run.
+        arm: the arm. Other controllers are left out.
+        event: the event. Others are left out.
+        families: places of named disturbances, such as "families.bias". Others are left out.
+    """
+    code, parts, packages = (_texts(record.get(key)) for key in ("code", "parts", "packages"))
+    behind = record.get("events")
+    for name, found in behind.items() if isinstance(behind, dict) else ():
+        parts[f"events.{name}"] = event_digest(_texts(found))
+    ours = {f"events.{event.name}", f"controllers.{arm.controller.name}", *families}
+    return CodeDigests(
+        ccfs=code.get("ccfs", ""),
+        parts={
+            place: digest
+            for place, digest in parts.items()
+            if place in ours or not place.startswith(("events.", "controllers.", "families."))
+        },
+        packages=packages,
+    )
+
+
+def _registration(store: Store, protocol: Protocol) -> RegistrationRecord | None:
+    """Return the registration of a run as a certificate carries it, or None if the run is not registered."""
+    found = read_registration(store, protocol)
+    if found is None:
+        return None
+    registered, begun = found
+    key, time = registered.key.fingerprint, registered.record.time
+    return RegistrationRecord(record=registered.digest, key=key, time=time, begun=begun.time)
 
 
 def _texts(table: object) -> dict[str, str]:
@@ -145,15 +195,12 @@ def _texts(table: object) -> dict[str, str]:
 def refuse_missing_trials(store: Store, protocol: Protocol) -> None:
     """Raise unless every arm has the trials that its numbers may be computed from, which are the planned ones."""
     for arm in protocol.arms:
-        _refuse_missing_trials_of(store, protocol, arm, _trials(RunReader(store, protocol), arm))
+        certified_trials(store, protocol, arm)
 
 
-def _trials(reader: RunReader, arm: Arm) -> int:
-    """Return the number of stored nominal trials of an arm."""
-    return sum(len(batch.trials) for batch in reader.batches(arm, None))
-
-
-def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials: int) -> None:
+def certified_trials(store: Store, protocol: Protocol, arm: Arm) -> int:
+    """Return the number of nominal trials of an arm. Raise unless its numbers may be computed from them."""
+    trials = sum(len(batch.trials) for batch in RunReader(store, protocol).batches(arm, None))
     planned = protocol.trials.count
     if protocol.claim.stop_at_budget is None and trials != planned:
         raise RunError(f"{store.root}: {arm.name} must have all {planned} planned trials, got {trials}.")
@@ -161,6 +208,7 @@ def _refuse_missing_trials_of(store: Store, protocol: Protocol, arm: Arm, trials
         if RunReader(store, protocol).batches(arm, attack) != list(plan(protocol, arm, attack, trials)):
             under = "nominal" if attack is None else attack.name
             raise RunError(f"{store.root}: {arm.name}/{under} must have its first {trials} trials, got others.")
+    return trials
 
 
 def _greatest_energy(reader: RunReader, arm: Arm, attack: AttackSpec) -> float:
@@ -176,32 +224,53 @@ def endings(store: Store, protocol: Protocol, documents: Sequence[RunCertificate
     failed = {document.arm for document in documents if not document.trajectory.is_certified}
     events = {spec.name: build_event(protocol, spec) for spec in shipped_events(protocol) if spec.event != IN_MEMORY}
     for arm in protocol.arms:
-        rows = _rows(store, protocol, arm)
-        outcomes = {Outcome(row.outcome) for row in rows}
-        is_worth_a_line = arm.name in failed or bool(outcomes & {Outcome.ABSTAINED, Outcome.CRASHED})
+        ends = _Ends(RunReader(store, protocol), arm)
+        is_worth_a_line = arm.name in failed or not ends.first.keys().isdisjoint((Outcome.ABSTAINED, Outcome.CRASHED))
         if is_worth_a_line:
-            yield f"{arm.name}: {'; '.join(_parts(rows))}."
+            yield f"{arm.name}: {'; '.join(_parts(ends))}."
         for document in documents:
             if document.arm == arm.name:
                 yield from (f"{arm.name}, {document.event}: {remark}" for remark in document.remarks)
         if is_worth_a_line:
-            yield from _missing_signals(protocol, arm, rows, events)
+            yield from _missing_signals(protocol, arm, ends, events)
 
 
-def _missing_signals(
-    protocol: Protocol, arm: Arm, rows: Sequence[TrajectoryRow], events: Mapping[str, Event]
-) -> Iterator[str]:
+class _Ends:
+    """How the nominal trials of an arm ended, batch by batch: there may be a million of them.
+
+    `first` has the least number of steps of each outcome.
+    """
+
+    def __init__(self, reader: RunReader, arm: Arm) -> None:
+        self.counts, self.errors, self.first = Counter[Outcome](), Counter[str](), dict[Outcome, int]()
+        self.trials, self.moved, self.priced, self.met = 0, 0, 0, 0
+        for batch in reader.batches(arm, None):
+            for row in reader.trajectories(batch):
+                self._add(row)
+
+    def _add(self, row: TrajectoryRow) -> None:
+        outcome = Outcome(row.outcome)
+        self.counts[outcome] += 1
+        self.first[outcome] = min(row.steps, self.first.get(outcome, row.steps))
+        if outcome is Outcome.CRASHED:
+            self.errors[row.error or "unknown"] += 1
+        self.trials += 1
+        self.moved += row.steps > 0
+        self.priced += row.steps > 0 and row.total_cost is not None
+        self.met += row.goal_step is not None
+
+
+def _missing_signals(protocol: Protocol, arm: Arm, ends: _Ends, events: Mapping[str, Event]) -> Iterator[str]:
     """Yield a line for a cost or a goal that an event needs and that no trial of an arm reported."""
-    moved = [row for row in rows if row.steps]
     costly = [name for name, event in events.items() if needs_cost(event)]
-    if costly and moved and all(row.total_cost is None for row in moved):
+    if costly and ends.moved and not ends.priced:
         key = protocol.environment.cost
         yield (
             f"{arm.name}: no step reported a cost, which {', '.join(costly)} needs: "
             f"{key!r} never appeared in info (see `environment.cost`)."
         )
     aiming = [name for name, event in events.items() if needs_goal(event)]
-    if aiming and moved and all(row.goal_step is None for row in rows):
+    if aiming and ends.moved and not ends.met:
         key = protocol.environment.goal
         yield (
             f"{arm.name}: no trial met a goal, which {', '.join(aiming)} needs: "
@@ -209,21 +278,15 @@ def _missing_signals(
         )
 
 
-def _rows(store: Store, protocol: Protocol, arm: Arm) -> list[TrajectoryRow]:
-    reader = RunReader(store, protocol)
-    return [row for batch in reader.batches(arm, None) for row in reader.trajectories(batch)]
-
-
-def _parts(rows: Sequence[TrajectoryRow]) -> Iterator[str]:
+def _parts(ends: _Ends) -> Iterator[str]:
     """Yield how many trials ended in each way, the worst ways first."""
     for outcome, words in _WORDS.items():
-        ended = [row for row in rows if row.outcome == outcome.value]
-        if not ended:
+        if not ends.counts[outcome]:
             continue
-        text = f"{len(ended)} of {len(rows)} {words}"
+        text = f"{ends.counts[outcome]} of {ends.trials} {words}"
         if outcome is Outcome.CRASHED:
-            kinds = Counter(row.error or "unknown" for row in ended).most_common()
+            kinds = ends.errors.most_common()
             text += ": " + ", ".join(f"{kind} ({number} trial{'s' * (number > 1)})" for kind, number in kinds)
         if outcome in (Outcome.ABSTAINED, Outcome.CRASHED, Outcome.NONFINITE):
-            text += f", first at step {min(row.steps for row in ended)}"
+            text += f", first at step {ends.first[outcome]}"
         yield text

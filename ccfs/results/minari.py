@@ -107,7 +107,7 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage import get_dataset_path
     except ImportError as error:
-        raise ImportError("Exporting to Minari needs Minari. Install CCFS with its extra `minari`.") from error
+        raise ImportError("Exporting to Minari needs Minari. Install it: pip install 'ccfs-rl[minari]'") from error
     try:
         parse_dataset_id(dataset_id)
     except (TypeError, ValueError) as error:

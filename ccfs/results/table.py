@@ -202,7 +202,7 @@ class RunTable:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the certified budget of each arm under the protocol's own bound, and return the axes of matplotlib."""
         drawn = axes(ax)
-        claims = [row for row in self.rows if row.certificate.bound is self.protocol.bound]
+        claims = [row for row in self.rows if row.bound == self.protocol.claim.bound]
         names = [f"{row.controller}/{row.schedule}" for row in claims]
         drawn.barh(names, [row.budget_of(self.stage) or 0.0 for row in claims], height=0.6)
         for place, row in enumerate(claims):

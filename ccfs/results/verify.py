@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,17 +11,39 @@ from pydantic import Field
 from ccfs.certificates.rounding import lower_text
 from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import CertificateError
-from ccfs.files.documents import Document
+from ccfs.files.documents import Digest, Document, Table
 from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
+from ccfs.files.signing import SignatureError, Signer
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import NotACertificateError, RunCertificate
 from ccfs.results.certify import derive
 from ccfs.runs.counting import Certificate, refuse_changed_events
-from ccfs.runs.manifest import manifest_faults
+from ccfs.runs.manifest import MANIFEST, manifest_faults
+from ccfs.runs.signature import signed_by
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trust import UntrustedError
 
-__all__ = ["Verification", "refuse_no_file", "refused", "verification", "verify"]
+__all__ = ["SignatureCheck", "Verification", "refuse_no_file", "refused", "signature_check", "verification", "verify"]
+
+
+class SignatureCheck(Table):
+    """A signature that was checked, and what it is over."""
+
+    signer: str = Field(description="Who signed, as the given file of signers names the key.")
+    key: str = Field(description="Fingerprint of the key, as `ssh-keygen -l` shows it.")
+    manifest: Digest = Field(description="SHA-256 of the manifest that was signed.")
+    files: int = Field(ge=0, description="Number of files that this manifest lists. All of them are as it says.")
+    certificate: str = Field(description="Under which name it lists the certificate.")
+    signatures: tuple[str, ...] = Field(description="The files with signatures that were checked.")
+
+    @property
+    def sentence(self) -> str:
+        """What was checked, in words."""
+        return (
+            f"the signature of {self.signer} (key {self.key}) in {' and '.join(self.signatures)}, over the {MANIFEST} "
+            f"with SHA-256 {self.manifest}. Its {self.files} files are here and unchanged, and this certificate is "
+            f"{self.certificate} among them."
+        )
 
 
 class Verification(Document):
@@ -36,6 +59,30 @@ class Verification(Document):
     recomputed: tuple[str, ...] = Field(description="What was computed again here, in words.")
     quoted: tuple[str, ...] = Field(description="What is only quoted from the file, in words. Anybody can write it.")
     premises: tuple[str, ...] = Field(description="What the claim takes for granted, in words.")
+    signature: SignatureCheck | None = Field(
+        default=None, description="The checked signature, or null if none was asked for."
+    )
+
+
+def signature_check(certificate: Path, store: Store, signers: Sequence[Signer]) -> SignatureCheck:
+    """Check that one of these signers signed a run that holds a certificate, and that all its files are as signed.
+
+    Raises:
+        SignatureError: nobody of them did, or something is not as it was signed.
+    """
+    found = signed_by(store, signers)
+    faults = manifest_faults(store)
+    if faults:
+        raise SignatureError(f"{store.root}: {faults[0]}")
+    content = read_bytes(certificate, most=limits().document)
+    return SignatureCheck(
+        signer=found.name,
+        key=found.fingerprint,
+        manifest=found.manifest,
+        files=len(found.files),
+        certificate=found.certificate_of(content),
+        signatures=found.signatures,
+    )
 
 
 def refused(error: Exception, *, is_recounted: bool) -> Verification:
@@ -51,7 +98,9 @@ def refused(error: Exception, *, is_recounted: bool) -> Verification:
     )
 
 
-def verification(document: RunCertificate, *, is_recounted: bool) -> Verification:
+def verification(
+    document: RunCertificate, *, is_recounted: bool, signature: SignatureCheck | None = None
+) -> Verification:
     """Return the verdict on a certificate that `verify` accepted, with the run (`is_recounted`) or without it."""
     proof = document.trajectory
     numbers = f"the lower bound {lower_text(proof.p_lower)} and what it certifies, from {_count(proof)}."
@@ -64,6 +113,12 @@ def verification(document: RunCertificate, *, is_recounted: bool) -> Verificatio
     replay_tells = f"{made_by} `ccfs audit RUN --replay all` makes them again."
     if document.is_of_objects:
         replay_tells = f"{made_by} `ccfs.audit_policy` makes them again with the objects themselves."
+    if document.registration is not None:
+        counts.append(f"that the key {document.registration.key} signed a registration of this protocol.")
+    if document.root is not None:
+        counts.append(f"the root {document.root} of the Merkle tree over the trials, which keep no traces.")
+        replay_tells = f"{made_by} `ccfs audit RUN --replay K` makes K of them again, drawn at random."
+        run_tells = "that the run has these verdicts. `ccfs verify --run RUN` counts them again."
     if document.definition.event == IN_MEMORY:
         counts.append(f"from the stored verdicts of {document.event}, an event in memory, which nobody asked again.")
     return Verification(
@@ -74,6 +129,7 @@ def verification(document: RunCertificate, *, is_recounted: bool) -> Verificatio
         recomputed=(numbers, *counts) if is_recounted else (numbers,),
         quoted=(replay_tells,) if is_recounted else (*counts, run_tells, replay_tells),
         premises=document.premises,
+        signature=signature,
     )
 
 
@@ -121,12 +177,12 @@ def verify(path: Path, store: Store | None) -> RunCertificate:
             raise CertificateError(str(error)) from error
         events = [spec for spec in protocol.events if spec.name == document.event]
         try:
-            derived = {made.to_bytes() for _, made in derive(store, protocol, events)}
+            derived = [made for _, made in derive(store, protocol, events)]
         except UntrustedError:
             raise
         except RunError as error:
             raise CertificateError(str(error)) from error
-        if content not in derived:
+        if not any(made.is_written_as(content) for made in derived):
             raise CertificateError(f"{path}: is not what the traces of {store.root} give.")
     return document
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,7 +26,7 @@ from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
 from ccfs.runtime.interfaces import Controller
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["Batch", "Verdicts", "batch_files", "plan", "replay", "run_batch"]
+__all__ = ["Batch", "Verdicts", "batch_files", "built", "plan", "replay", "run_batch"]
 
 
 Seen = Callable[[TrialRecorder, TrajectoryRow], object]
@@ -40,7 +41,9 @@ class Batch:
         attack: name of the attack, or `nominal`.
         number: number of the batch among those of the arm and attack.
         trials: numbers of its trials.
-        is_judged: whether the verdicts of the events are stored, because nobody can make the events again.
+        is_judged: whether the verdicts of the events are stored: nobody can make the events again, or there are no
+            traces.
+        keeps_traces: whether the public steps are stored.
     """
 
     arm: str
@@ -48,6 +51,7 @@ class Batch:
     number: int
     trials: tuple[int, ...]
     is_judged: bool = False
+    keeps_traces: bool = True
 
     @property
     def name(self) -> str:
@@ -82,8 +86,9 @@ class Batch:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the batch: the public ones, then the private log or the verdicts, if there are any."""
+        public = (self.traces, self.trajectories) if self.keeps_traces else (self.trajectories,)
         private = (self.private,) if self.is_attacked else ()
-        return (self.traces, self.trajectories, *private, *((self.verdicts,) if self.is_judged else ()))
+        return (*public, *private, *((self.verdicts,) if self.is_judged else ()))
 
     @property
     def journal(self) -> str:
@@ -92,13 +97,19 @@ class Batch:
 
 
 class Verdicts(Document):
-    """What events that cannot be made again said about the trials of a batch."""
+    """What events said about the trials of a batch, if they cannot be made again or if the run keeps no traces."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset({"lost"})
     format: Literal["ccfs/verdicts/1"] = Field(
         default="ccfs/verdicts/1", description="Kind and version of this document."
     )
     trials: tuple[int, ...] = Field(description="Numbers of the trials of the batch, in order.")
     events: dict[Name, tuple[bool, ...]] = Field(description="For each event, whether each of these trials is in it.")
+    lost: dict[Name, tuple[int, ...]] | None = Field(
+        default=None,
+        description="For each event, the trials that failed it because of how they ended. Only a run without traces "
+        "has this key.",
+    )
 
 
 def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | None = None) -> Iterator[Batch]:
@@ -110,7 +121,8 @@ def plan(protocol: Protocol, arm: Arm, attack: AttackSpec | None, trials: int | 
             attack=NOMINAL if attack is None else attack.name,
             number=number,
             trials=tuple(range(start, min(start + protocol.batch, total))),
-            is_judged=any(spec.event == IN_MEMORY for spec in protocol.events),
+            is_judged=not protocol.keeps_traces or any(spec.event == IN_MEMORY for spec in protocol.events),
+            keeps_traces=protocol.keeps_traces,
         )
 
 
@@ -129,12 +141,30 @@ def run_batch(
             controller refuses. Without it, nothing is compared.
         modules: a folder in which a worker finds the user's own modules, or None.
     """
+    with built(canonical, batch, expected, modules) as (protocol, arm, wrapped, controller):
+        return batch_files(protocol, arm, batch, wrapped, controller)
+
+
+@contextmanager
+def built(
+    canonical: str, batch: Batch, expected: str | None = None, modules: str | None = None
+) -> Iterator[tuple[Protocol, Arm, ProposalWrapper, Controller]]:
+    """Make the parts of a batch from the protocol's canonical text. The arguments are those of `run_batch`."""
     if modules is not None:
         add_modules(Path(modules))
-    record = None if expected is None else json.loads(expected)
+    protocol, arm, attack = _parts(canonical, batch)
     try:
         with from_source():
-            return _run(*_parts(canonical, batch), batch, record)
+            wrapped, controller = build_arm(protocol, arm, attack)
+            try:
+                if expected is not None:
+                    # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
+                    record = json.loads(expected)
+                    _refuse_other_provenance(protocol, record)
+                    _refuse_another_controller(arm, controller, record["controllers"])
+                yield protocol, arm, wrapped, controller
+            finally:
+                wrapped.close()
     except SystemExit as error:  # it would end a worker, or end this process with exit code 0
         raise RuntimeError(f"code that the protocol names tried to end the process: {error!r}.") from error
 
@@ -168,24 +198,6 @@ def _trial(
     )
 
 
-def _run(
-    protocol: Protocol,
-    arm: Arm,
-    attack: AttackSpec | None,
-    batch: Batch,
-    expected: dict[str, dict[str, str]] | None,
-) -> tuple[bytes, ...]:
-    wrapped, controller = build_arm(protocol, arm, attack)
-    try:
-        if expected is not None:
-            # Not before the parts are made: only then an import finds what they themselves add to `sys.path`.
-            _refuse_other_provenance(protocol, expected)
-            _refuse_another_controller(arm, controller, expected["controllers"])
-        return batch_files(protocol, arm, batch, wrapped, controller)
-    finally:
-        wrapped.close()
-
-
 def batch_files(
     protocol: Protocol,
     arm: Arm,
@@ -203,22 +215,25 @@ def batch_files(
         batch: the batch to run.
         wrapped: the environment.
         controller: the arm's controller.
-        seen: called with each trial when it has ended.
+        seen: called with each trial when it has ended. If no traces are kept, it is also who drops the steps.
     """
     tables, rows = TrialTables(wrapped.widths), []
-    traces, private = LinesFile(tables.steps), LinesFile(tables.shifts) if batch.is_attacked else None
+    traces = LinesFile(tables.steps) if batch.keeps_traces else None
+    private = LinesFile(tables.shifts) if batch.is_attacked else None
     before = generators_now()
     for trial in batch.trials:
         recorder, row = _trial(protocol, arm, wrapped, controller, trial, tables)
         rows.append(row)
         seen(recorder, row)
-        traces.take()
+        if traces is not None:
+            traces.take()
         if private is not None:
             private.take()
     if generators_now() != before:
         again = [partial(_trial, protocol, arm, wrapped, controller, trial) for trial in reversed(batch.trials)]
         refuse_drawn_numbers(again)
-    public = (traces.finish(), parquet_bytes(table_of(TrajectoryRow, rows)))
+    lines = parquet_bytes(table_of(TrajectoryRow, rows))
+    public = (lines,) if traces is None else (traces.finish(), lines)
     return public if private is None else (*public, private.finish())
 
 

@@ -18,7 +18,7 @@ from ccfs.protocol.registry import ALL_OF, IN_MEMORY, target
 from ccfs.runs.events import AllOf, Event
 from ccfs.runtime.environment import Signals, time_limit
 from ccfs.runtime.flat import flattened
-from ccfs.runtime.interfaces import Controller, Fallback, ShiftRule, Vector, Verifier
+from ccfs.runtime.interfaces import CausalAttack, Controller, Fallback, ShiftRule, Vector, Verifier
 from ccfs.runtime.program import CandidateMap, CausalProgram, FallbackEntry
 from ccfs.runtime.wrapper import ProposalWrapper
 
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
-def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[ProposalWrapper, Controller]:
-    """Return the wrapped environment and the controller of one arm, freshly made."""
+def build_arm(
+    protocol: Protocol, arm: Arm, attack: AttackSpec | CausalAttack | None
+) -> tuple[ProposalWrapper, Controller]:
+    """Return the wrapped environment and the controller of one arm, freshly made. An attack may be made already."""
     env = flattened(_make("environment", protocol.environment, "environment", gymnasium.Env))
     wrapped = ProposalWrapper(
         env,
@@ -50,7 +52,7 @@ def build_arm(protocol: Protocol, arm: Arm, attack: AttackSpec | None) -> tuple[
         schedule=arm.schedule.plan,
         seed=protocol.seed,
         horizon=protocol.horizon,
-        attack=None if attack is None else build_attack(protocol, attack, arm),
+        attack=build_attack(protocol, attack, arm) if isinstance(attack, AttackSpec) else attack,
         signals=Signals(cost=protocol.environment.cost, goal=protocol.environment.goal),
         resolution=protocol.environment.grid,
     )
@@ -190,6 +192,8 @@ def part_targets(protocol: Protocol) -> dict[str, tuple[str, ...]]:
     if program.candidate_map is not None:
         found["program.candidate_map"] = (target("candidate map", program.candidate_map.make),)
     found |= {f"attacks.{attack.name}": (target("attack", attack.rule),) for attack in protocol.attacks}
+    # Shipped features are part of the code that certifies. A trial depends on none.
+    found |= {f"families.{part.name}": (part.features,) for part in protocol.families if part.is_own}
     found = {place: names for place, names in found.items() if names != (IN_MEMORY,)}
     return found | {f"events.{spec.name}": tuple(sorted(_event_targets(spec))) for spec in protocol.events}
 
@@ -204,6 +208,7 @@ def foreign_targets(protocol: Protocol) -> tuple[str, ...]:
     program = protocol.program
     parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
     names = {part.make for part in parts if part is not None} | {attack.rule for attack in protocol.attacks}
+    names |= {part.features for part in protocol.families}
     return tuple(sorted({name for name in names if ":" in name}.union(event_references(protocol))))
 
 

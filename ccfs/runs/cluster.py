@@ -114,13 +114,14 @@ def _connected(address: str, tls: Tls | None) -> Any:
         from distributed import Client
         from distributed.security import Security
     except ImportError as error:
-        raise RuntimeError("A cluster needs Dask. Install CCFS with its extra `cluster`.") from error
+        raise RuntimeError("A cluster needs Dask. Install it: pip install 'ccfs-rl[cluster]'") from error
     # Dask logs whatever it tries again, with tracebacks. What ends a run is said in one sentence here.
     for name in [name for name in logging.root.manager.loggerDict if name.split(".")[0] in _NOISY]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     files = {} if tls is None else {"tls_ca_file": tls.ca, "tls_client_cert": tls.cert, "tls_client_key": tls.key}
     try:
-        security = Security(require_encryption=tls is not None, **{name: str(path) for name, path in files.items()})
+        named = {name: str(path) for name, path in files.items()}
+        security = Security(require_encryption=tls is not None, **named)  # type: ignore[no-untyped-call]
         return Client(address, timeout=_CONNECT, security=security)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]

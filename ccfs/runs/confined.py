@@ -94,4 +94,6 @@ def _batch(told: object) -> Batch:
         attack=str(entries["attack"]),
         number=cast(int, entries["number"]),
         trials=tuple(cast("list[int]", entries["trials"])),
+        is_judged=bool(entries["is_judged"]),
+        keeps_traces=bool(entries["keeps_traces"]),
     )

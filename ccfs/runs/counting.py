@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from ccfs.certificates import checks
 from ccfs.certificates.binomial import bonferroni
@@ -12,16 +13,17 @@ from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, lower_text
 from ccfs.certificates.stratified import StratifiedCertificate, certify_strata
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
-from ccfs.files.imports import loading
+from ccfs.files.merkle import MerkleTree
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.runs.batches import Batch
-from ccfs.runs.build import build_event, event_references
+from ccfs.runs.build import build_event
 from ccfs.runs.events import Event, holds, is_lost_by_ending
 from ccfs.runs.host import ChildHost, Judgement, child_of
+from ccfs.runs.judging import leaf, made_events, refuse_changed, two_answers
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
-from ccfs.runs.store import RunError, Store, Trust
+from ccfs.runs.store import Store, Trust
 from ccfs.runs.trace import Trace
 from ccfs.runs.trust import foreign_parts, is_own, untrusted
 
@@ -34,6 +36,7 @@ __all__ = [
     "is_enough",
     "judged_here",
     "lost",
+    "merkle_root",
     "recorded_events",
     "refuse_changed_events",
     "shortfall",
@@ -44,21 +47,40 @@ __all__ = [
 _MOST_TRIALS = 1_000_000  # of a protocol
 
 
-class _Elsewhere:
+class _Told:
+    """An event whose judgements come from somewhere else than from the stored traces."""
+
+    def judged(self, batch: Batch) -> list[Judgement]:
+        """Return for each trial of a batch whether it is in the event, and whether it failed by how it ended."""
+        raise NotImplementedError
+
+
+class _Elsewhere(_Told):
     """An event of the user's own that is judged in a confined child process."""
 
     def __init__(self, host: ChildHost, name: str) -> None:
         self._host, self._name = host, name
 
     def judged(self, batch: Batch) -> list[Judgement]:
-        """Return for each trial of a batch whether it is in the event, and whether it failed by how it ended."""
+        """Ask the child."""
         return self._host.judge(batch, [self._name])[self._name]
+
+
+class _Kept(_Told):
+    """An event of a run without traces, which judged each trial when it had run. Its verdicts are stored."""
+
+    def __init__(self, reader: RunReader, name: str) -> None:
+        self._reader, self._name = reader, name
+
+    def judged(self, batch: Batch) -> list[Judgement]:
+        """Read the verdicts."""
+        return self._reader.judgements(batch)[self._name]
 
 
 Certificate = TrajectoryCertificate | StratifiedCertificate
 """What the nominal trials of an arm certify, from their number or from the numbers at each reset seed."""
-Judged = Event | _Elsewhere
-"""An event of this process, or one that is judged elsewhere."""
+Judged = Event | _Told
+"""An event of this process, or one that was or is judged elsewhere."""
 
 
 @contextmanager
@@ -74,6 +96,10 @@ def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Judg
         UntrustedError: an event is such code, and nobody said that it may run.
     """
     refuse_changed_events(store, protocol)
+    if not protocol.keeps_traces:
+        reader = RunReader(store, protocol)
+        yield {spec.name: _Kept(reader, spec.name) for spec in protocol.events}
+        return
     own = [spec.name for spec in protocol.events if is_own(spec)]
     if own and store.trust is Trust.NONE:
         parts = foreign_parts(protocol, [f"events.{name}" for name in own])
@@ -85,12 +111,8 @@ def recorded_events(store: Store, protocol: Protocol) -> Iterator[dict[str, Judg
             for spec in protocol.events
         }
         return
-    with ExitStack() as watched:
-        for reference in event_references(protocol):
-            watched.enter_context(loading(reference))
-        yield {spec.name: _event(store, protocol, spec) for spec in protocol.events}
-    if event_references(protocol):
-        _refuse(store, changed_events(protocol, read_provenance(store), are_made=True))
+    with made_events(protocol, read_provenance(store), store.root, partial(_event, store, protocol)) as made:
+        yield dict(made)
 
 
 class StoredEvent:
@@ -120,19 +142,22 @@ def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str
     An event that answers differently when it is asked again about the first trial is refused, because it has a memory
     or a random generator of its own.
     """
-    traces = RunReader(store, protocol).traces(batch)
+    traces = _traces(store, protocol, batch, events)
     found: dict[str, list[bool]] = {}
     for name, event in events.items():
-        if isinstance(event, _Elsewhere):
+        if isinstance(event, _Told):
             found[name] = [is_inside for is_inside, _ in event.judged(batch)]
             continue
         found[name] = [holds(event, trace) for trace in traces]
         if holds(event, traces[0]) is not found[name][0]:
-            raise RunError(
-                f"{store.root}: the event {name!r} gave two answers about trial {traces[0].trial}. "
-                "It must depend on the trace alone: no memory, no random numbers."
-            )
+            raise two_answers(store.root, name, traces[0].trial)
     return found
+
+
+def _traces(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> list[Trace]:
+    """Return the traces of a batch, or none if no event of this process asks for them."""
+    is_asked = any(not isinstance(event, _Told) for event in events.values())
+    return RunReader(store, protocol).traces(batch) if is_asked else []
 
 
 def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Judged]) -> dict[str, Counter[str]]:
@@ -140,13 +165,13 @@ def lost(store: Store, protocol: Protocol, arm: Arm, events: Mapping[str, Judged
     found: dict[str, Counter[str]] = {name: Counter() for name in events}
     reader = RunReader(store, protocol)
     for batch in reader.batches(arm, None):
-        traces = reader.traces(batch)
+        traces, outcomes = _traces(store, protocol, batch, events), reader.outcomes(batch)
         for name, event in events.items():
-            if isinstance(event, _Elsewhere):
+            if isinstance(event, _Told):
                 are_lost = [is_lost for _, is_lost in event.judged(batch)]
             else:
                 are_lost = [is_lost_by_ending(event, trace) for trace in traces]
-            found[name].update(trace.outcome.value for trace, is_lost in zip(traces, are_lost, strict=True) if is_lost)
+            found[name].update(outcome for outcome, is_lost in zip(outcomes, are_lost, strict=True) if is_lost)
     return found
 
 
@@ -158,7 +183,7 @@ def judged_here(store: Store, protocol: Protocol, batch: Batch, names: Sequence[
         traces = RunReader(store, protocol).traces(batch)
         return {
             name: [
-                (is_inside, not isinstance(event, _Elsewhere) and is_lost_by_ending(event, trace))
+                (is_inside, not isinstance(event, _Told) and is_lost_by_ending(event, trace))
                 for is_inside, trace in zip(inside[name], traces, strict=True)
             ]
             for name, event in events.items()
@@ -167,16 +192,7 @@ def judged_here(store: Store, protocol: Protocol, batch: Batch, names: Sequence[
 
 def refuse_changed_events(store: Store, protocol: Protocol) -> None:
     """Refuse a run if the code of an event has changed since, because it would count other trials. Nothing is run."""
-    _refuse(store, changed_events(protocol, read_provenance(store)))
-
-
-def _refuse(store: Store, changes: Iterable[tuple[str, str]]) -> None:
-    for event, what in changes:
-        raise RunError(
-            f"{store.root}: the event {event!r} is not the one that the run was made with: {what}. "
-            "Restore it, or run a protocol with another `seed`: the same one would give the same trials again. "
-            "An event must import its helpers by their names, as one reads them."
-        )
+    refuse_changed(store.root, changed_events(protocol, read_provenance(store)))
 
 
 def tally(
@@ -188,6 +204,18 @@ def tally(
         for name, inside in verdicts(store, protocol, batch, events).items():
             found[name] += inside
     return found
+
+
+def merkle_root(store: Store, protocol: Protocol, arm: Arm) -> str:
+    """Return the root of the Merkle tree over the nominal trials of an arm, each with its line and its verdicts."""
+    reader, tree = RunReader(store, protocol), MerkleTree()
+    names = [spec.name for spec in protocol.events]
+    for batch in reader.batches(arm, None):
+        kept = reader.judgements(batch)
+        said = zip(*(kept[name] for name in names), strict=True)
+        for row, verdict in zip(reader.trajectories(batch), said, strict=True):
+            tree.add(leaf(row, verdict))
+    return tree.root
 
 
 def certificate(

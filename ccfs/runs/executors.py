@@ -120,7 +120,7 @@ class ProcessExecutor(ProcessPoolExecutor):
             with suppress(InvalidStateError):
                 fail(error)
 
-        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign]
+        future.set_exception = fail_unless_cancelled  # type: ignore[method-assign, assignment]
         return future
 
     def abandon(self) -> None:
@@ -169,7 +169,9 @@ def _later() -> Iterator[None]:
     came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
     # The mask is for the new process, which inherits it. SIGTERM is not in it, because the pool ends workers by that.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Windows has no mask: there a new worker may see a Ctrl-C too, and ends.
+    has_mask = hasattr(signal, "pthread_sigmask")
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_mask else set()
     # Another thread can still receive the signal, and then Python would raise here. So it is only noted.
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
     handlers = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
@@ -178,7 +180,8 @@ def _later() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        if has_mask:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
         for sent in came:
             signal.raise_signal(sent)
 

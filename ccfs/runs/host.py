@@ -26,6 +26,7 @@ from ccfs.protocol.model import Arm
 from ccfs.runs.batches import Batch, run_batch
 from ccfs.runs.build import build_arm, build_controller
 from ccfs.runs.executors import THREADS
+from ccfs.runs.judging import run_hashed
 from ccfs.runs.store import RunError, Store, Trust
 
 __all__ = ["Child", "ChildHost", "HereHost", "Host", "HostError", "Judgement", "child_of", "host_of", "receive", "send"]
@@ -54,7 +55,7 @@ class Host(Protocol):
         ...
 
     def replay(self, batch: Batch, trial: int) -> tuple[bytes, ...]:
-        """Run one trial of a batch alone, and return its tables as `run_batch` does."""
+        """Run one trial of a batch alone, and return its files as the run made them."""
         ...
 
     def schedule(self, arm: Arm) -> Schedule:
@@ -88,8 +89,8 @@ class HereHost:
 
     def replay(self, batch: Batch, trial: int) -> tuple[bytes, ...]:
         """Run one trial of a batch alone, in a fresh environment."""
-        alone = Batch(arm=batch.arm, attack=batch.attack, number=batch.number, trials=(trial,))
-        return run_batch(self.protocol.canonical, alone)
+        work = run_batch if batch.keeps_traces else run_hashed
+        return work(self.protocol.canonical, replace(batch, trials=(trial,)))
 
     def schedule(self, arm: Arm) -> Schedule:
         """Make an arm, and return its schedule with numbers in the place of names."""
@@ -272,7 +273,8 @@ def _is_judgement(told: object) -> bool:
 
 
 def _told(batch: Batch) -> dict[str, object]:
-    return {"arm": batch.arm, "attack": batch.attack, "number": batch.number, "trials": list(batch.trials)}
+    told = {"arm": batch.arm, "attack": batch.attack, "number": batch.number, "trials": list(batch.trials)}
+    return {**told, "is_judged": batch.is_judged, "keeps_traces": batch.keeps_traces}
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -13,9 +13,23 @@ from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import Digest, Document, DocumentError
 from ccfs.runs.store import RunError, Store
 
-__all__ = ["MANIFEST", "Manifest", "Owner", "manifest_faults", "read_manifest", "write_derived", "write_manifest"]
+__all__ = [
+    "ATTESTATION",
+    "MANIFEST",
+    "SIGNATURE",
+    "UNLISTED",
+    "Manifest",
+    "Owner",
+    "manifest_faults",
+    "read_manifest",
+    "write_derived",
+    "write_manifest",
+]
 
 MANIFEST = "manifest.json"
+SIGNATURE, ATTESTATION = f"{MANIFEST}.sig", "run.intoto.jsonl"
+UNLISTED = frozenset({MANIFEST, SIGNATURE, ATTESTATION})
+"""The files that no manifest lists: itself, and what is signed over it."""
 
 
 class Owner(Interface):
@@ -33,7 +47,9 @@ class Manifest(Document):
         default="ccfs/manifest/1", description="Kind and version of this document."
     )
     protocol: Digest = Field(description="Hash of the protocol, or of the key of an image run.")
-    files: dict[str, Digest] = Field(description="SHA-256 of every file of the run but this one, by its name.")
+    files: dict[str, Digest] = Field(
+        description="SHA-256 of every file of the run by its name, without this one and its signatures."
+    )
     digest: Digest = Field(description="SHA-256 of the canonical text of this document without this key.")
 
 
@@ -51,7 +67,7 @@ def write_derived(store: Store, owner: Owner, files: Mapping[str, bytes]) -> Non
     changed = {
         name: content for name, content in files.items() if not store.exists(name) or store.read(name) != content
     }
-    digests = {name: store.digest(name) for name in store.files() if name != MANIFEST and name not in changed}
+    digests = {name: store.digest(name) for name in store.files() if name not in UNLISTED | changed.keys()}
     digests |= {name: hashlib.sha256(content).hexdigest() for name, content in changed.items()}
     store.remove(*changed)
     # The manifest cannot hold its own hash. Its `digest` covers its content instead.
@@ -87,7 +103,7 @@ def manifest_faults(store: Store, *, may_be_missing: Collection[str] = ()) -> li
     faults: list[str] = []
     try:
         recorded = read_manifest(store)
-        present = set(store.files()) - {MANIFEST}
+        present = set(store.files()) - UNLISTED
         faults += [f"{name}: is missing." for name in sorted(set(recorded) - present - set(may_be_missing))]
         faults += [f"{name}: is not part of the run." for name in sorted(present - set(recorded))]
         for name in sorted(present & set(recorded)):

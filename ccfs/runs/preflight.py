@@ -11,11 +11,12 @@ from typing import cast
 import numpy as np
 
 from ccfs.certificates.schedule import Schedule
-from ccfs.protocol.model import Protocol, ProtocolError
+from ccfs.protocol.model import Arm, Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
 from ccfs.runs.generators import generators_kept
 from ccfs.runs.provenance import refuse_other_events
+from ccfs.runs.weights import disturbance
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
 from ccfs.runtime.program import CausalProgram
@@ -59,6 +60,9 @@ def preflight(protocol: Protocol, *, where: str) -> None:
         events = {part.name: build_event(protocol, part, f"events.{i}") for i, part in enumerate(protocol.events)}
         wrapped, controller = build_arm(protocol, protocol.arms[0], None)
         try:
+            for arm in protocol.arms:
+                for family in protocol.families:
+                    disturbance(protocol, arm, family, wrapped.widths._replace(sensor=_readings(arm, wrapped)))
             for arm in protocol.arms[:: len(protocol.schedules)]:  # one arm of each controller
                 place = protocol.controllers.index(arm.controller)
                 if place:
@@ -83,6 +87,11 @@ def preflight(protocol: Protocol, *, where: str) -> None:
             wrapped.close()
     except (ProtocolError, TypeError, ValueError) as error:
         raise ProtocolError(f"{where}: {error}") from error
+
+
+def _readings(arm: Arm, wrapped: ProposalWrapper) -> int:
+    """Return how many numbers a reading of an arm has, 0 without a sensor stage."""
+    return 0 if arm.schedule.plan.sensor is None else int(np.prod(wrapped.observation_space.shape or ()))
 
 
 @generators_kept()

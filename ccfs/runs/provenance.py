@@ -12,6 +12,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from ccfs import __version__
 from ccfs.files.code import definitions_digest, file_code_digest
 from ccfs.files.digests import file_digest, folder_digest
 from ccfs.files.documents import Digest, Document
@@ -56,7 +57,7 @@ TABLES = ("controllers", "code", "parts", "files", "packages")
 """The tables of the record that the trials depend on. A run is continued only if all of them are as they were."""
 
 # The packages that can change a number of a trace. The digests of controllers and code cover the rest.
-_PACKAGES = ("ccfs", "numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
+_PACKAGES = ("numpy", "scipy", "gymnasium", "pyarrow", "python-flint", "mujoco", "safety-gymnasium", "torch")
 # This module runs a batch. Its imports lead to everything that a trial depends on, and to no page or command.
 _ROOT = "ccfs.runs.batches"
 _OWN = "ccfs"
@@ -65,6 +66,7 @@ _COUNTING = (
     "ccfs.files.parquet",
     "ccfs.runs.counting",
     "ccfs.runs.host",
+    "ccfs.runs.judging",
     "ccfs.runs.outcomes",
     "ccfs.runs.reader",
     "ccfs.runs.record",
@@ -120,7 +122,7 @@ def read_provenance(store: Store) -> dict[str, object]:
 
 def packages() -> dict[str, str]:
     """Return the versions of Python and of the packages that are installed."""
-    return {"python": platform.python_version(), **dict(_installed())}
+    return {"python": platform.python_version(), _OWN: __version__, **dict(_installed())}
 
 
 @lru_cache(maxsize=1)
@@ -390,7 +392,7 @@ def _arguments(protocol: Protocol) -> list[object]:
     """Return all arguments of a protocol's parts, its events left out."""
     program = protocol.program
     parts = (protocol.environment, *protocol.controllers, program.verifier, *program.fallbacks, program.candidate_map)
-    return [part.arguments for part in (*parts, *protocol.attacks) if part is not None]
+    return [part.arguments for part in (*parts, *protocol.attacks, *protocol.families) if part is not None]
 
 
 def _files(arguments: Iterable[object]) -> dict[str, str]:

@@ -18,9 +18,13 @@ from ccfs.runs.record import ShiftRow, StepRow, TrajectoryRow, has_columns, line
 from ccfs.runs.store import RunError, Store
 from ccfs.runs.trace import Trace, traces
 
-__all__ = ["RunReader"]
+__all__ = ["NoTracesError", "RunReader"]
 
 Row = StepRow | TrajectoryRow | ShiftRow
+
+
+class NoTracesError(RunError):
+    """What was asked for needs traces, and the run keeps none."""
 
 
 class RunReader:
@@ -41,6 +45,12 @@ class RunReader:
             where = self.store.path(batch.trajectories)
             raise RunError(f"{where}: must hold the trials {first} to {last}, each once and in order.")
         return found
+
+    def outcomes(self, batch: Batch) -> list[str]:
+        """Return how each trial of a batch ended."""
+        if len(found := self._table(TrajectoryRow, batch, batch.trajectories, ["outcome"])) != len(batch.trials):
+            raise RunError(f"{self.store.path(batch.trajectories)}: must hold {len(batch.trials)} trials.")
+        return list(found.column("outcome").to_pylist())
 
     def traces(self, batch: Batch) -> list[Trace]:
         """Return the traces of a batch, in the order of its trials. A trace reads a column when it is first needed."""
@@ -82,11 +92,32 @@ class RunReader:
         return found
 
     def verdicts(self, batch: Batch) -> dict[str, tuple[bool, ...]]:
-        """Return what events that nobody can make again said about each trial of a batch."""
+        """Return the stored verdicts about each trial of a batch, by event."""
+        return self._verdicts(batch).events
+
+    def judgements(self, batch: Batch) -> dict[str, list[tuple[bool, bool]]]:
+        """Return for each event of a run without traces, and each trial, whether it is inside and whether it was lost.
+
+        A trial is lost if it failed because of how it ended.
+        """
+        found, where = self._verdicts(batch), self.store.path(batch.verdicts)
+        names = {spec.name for spec in self._protocol.events}
+        if found.lost is None or set(found.lost) != set(found.events) or not names <= set(found.events):
+            raise RunError(f"{where}: must have the verdicts of the events {', '.join(sorted(names))}.")
+        made = {}
+        for name, inside in found.events.items():
+            lost = set(found.lost[name])
+            failed = {trial for trial, is_inside in zip(batch.trials, inside, strict=True) if not is_inside}
+            if not lost <= failed or len(lost) != len(found.lost[name]):
+                raise RunError(f"{where}: must call only trials lost that are not in {name}, each once.")
+            made[name] = [(is_in, trial in lost) for trial, is_in in zip(batch.trials, inside, strict=True)]
+        return made
+
+    def _verdicts(self, batch: Batch) -> Verdicts:
         found = self.store.read_document(Verdicts, batch.verdicts)
         if found.trials != batch.trials or any(len(said) != len(batch.trials) for said in found.events.values()):
             raise RunError(f"{self.store.path(batch.verdicts)}: must have one verdict for each trial of its batch.")
-        return found.events
+        return found
 
     def _table(self, kind: type[Row], batch: Batch, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         try:
@@ -96,6 +127,11 @@ class RunReader:
 
     def _checked(self, kind: type[Row], batch: Batch, name: str) -> Path:
         """Return the path of a table after a look at its footer: its columns, and how many rows it may have."""
+        if kind is StepRow and not self._protocol.keeps_traces:
+            raise NoTracesError(
+                f'{self.store.root}: keeps no traces (`traces = "hashes"` in its protocol). '
+                "`ccfs retrace RUN -o FOLDER --trials 0:100` makes those of chosen trials again."
+            )
         path = self.store.path(name)
         most = len(batch.trials) * (1 if kind is TrajectoryRow else self._protocol.horizon)
         try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Protocol
-from ccfs.runs.batches import Batch
+from ccfs.runs.batches import Batch, Verdicts
 from ccfs.runs.executors import Pool
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import StepRow, TrajectoryRow, lines_of
@@ -77,15 +77,18 @@ def difference(reader: RunReader, batch: Batch, trial: int, again: Sequence[byte
         reader: reads the stored trials.
         batch: the batch that holds the trial.
         trial: number of the trial.
-        again: the tables of the repetition: its steps, then its trajectory line.
+        again: the files of the repetition, in the order of those of the batch.
     """
-    (new_row,) = lines_of(TrajectoryRow, read_parquet(again[1]))
+    files = dict(zip(batch.files, again, strict=False))
+    (new_row,) = lines_of(TrajectoryRow, read_parquet(files[batch.trajectories]))
+    if not batch.keeps_traces:
+        return _difference_of_lines(reader, batch, trial, new_row, files[batch.verdicts])
     # The line has the last value of the hash chain, so equal lines have equal steps. The repr of a double is exact, and
     # unlike NaN itself the repr of NaN equals itself.
     if repr(reader.trajectories(batch)[batch.trials.index(trial)]) == repr(new_row):
         return None
     ((row, steps),) = reader.steps(batch, {trial})
-    new_steps = lines_of(StepRow, read_parquet(again[0]))
+    new_steps = lines_of(StepRow, read_parquet(files[batch.traces]))
     if repr(row.first_observation) != repr(new_row.first_observation):
         return f"it begins with another observation. {_ENVIRONMENT}"
     for before, now in zip(steps, new_steps, strict=False):
@@ -96,4 +99,19 @@ def difference(reader: RunReader, batch: Batch, trial: int, again: Sequence[byte
         return (
             f"it ended after {len(steps)} steps as {row.outcome}, and now after {len(new_steps)} as {new_row.outcome}."
         )
+    return None
+
+
+def _difference_of_lines(reader: RunReader, batch: Batch, trial: int, now: TrajectoryRow, said: bytes) -> str | None:
+    """Return in words how a trial of a run without traces differs from its repetition, None if it does not."""
+    place = batch.trials.index(trial)
+    before = reader.trajectories(batch)[place]
+    for name in before._fields:
+        if repr(getattr(before, name)) != repr(getattr(now, name)):
+            return f"its line has another {name}, and the run keeps no trace that tells the step."
+    again = Verdicts.from_bytes(said, where="the repetition")
+    for name, judged in reader.judgements(batch).items():
+        lost = (again.lost or {}).get(name, ())
+        if judged[place] != (again.events[name][0], trial in lost):
+            return f"its hash is the same, but the event {name} answered differently."
     return None

@@ -15,6 +15,7 @@ from ccfs.runs.build import check
 from ccfs.runs.counting import is_enough, recorded_events, verdicts
 from ccfs.runs.executors import Engine, Files, Pool
 from ccfs.runs.journal import commit, is_finished
+from ccfs.runs.judging import run_hashed
 from ccfs.runs.manifest import MANIFEST, write_manifest
 from ccfs.runs.objects import Claimed, Objects
 from ccfs.runs.provenance import (
@@ -26,6 +27,7 @@ from ccfs.runs.provenance import (
     provenance,
     read_provenance,
 )
+from ccfs.runs.registration import BEGUN, REGISTRATION, refuse_other, registered, take_registration
 from ccfs.runs.repeats import refuse_other_repeats
 from ccfs.runs.store import RunError, Store, Trust
 
@@ -43,6 +45,7 @@ def run(
     advance: Advance = lambda trials: None,
     found: Advance | None = None,
     modules: Path | None = None,
+    registration: bytes | None = None,
 ) -> Store:
     """Run every trial of a protocol that is not yet in the run directory `root`, and write the manifest.
 
@@ -62,17 +65,22 @@ def run(
         found: called instead with trials that an earlier call had finished. None calls `advance` with these too.
         modules: a folder in which this process and its workers find the user's own modules. Nothing stored names it,
             because it is a place on this machine. None looks only where Python does.
+        registration: the signed record of the protocol (`ccfs.runs.registration`), which the run takes in before its
+            first trial. A run that was begun without one is refused.
     """
     place = None if modules is None else str(modules.resolve())
     if modules is not None:
         add_modules(modules)
+    if registration is not None:
+        refuse_other(registered(registration, REGISTRATION), protocol, REGISTRATION)
     store = Store(root, trust=Trust.HERE)
     store.refuse_foreign()
     with store.locked():
-        record = _claim(store, protocol, lambda: provenance(protocol, check(protocol, where=where)))
+        record = _claim(store, protocol, lambda: provenance(protocol, check(protocol, where=where)), registration)
         _refuse_changed_batches(store, protocol)
         was_finished = store.exists(MANIFEST)
-        work = partial(run_batch, protocol.canonical, expected=canonical_json(record), modules=place)
+        function = run_batch if protocol.keeps_traces else run_hashed
+        work = partial(function, protocol.canonical, expected=canonical_json(record), modules=place)
         with Pool(engine, work) as pool:
             if protocol.claim.stop_at_budget is None:
                 _run_all(store, protocol, pool, advance, found or advance)
@@ -111,7 +119,9 @@ def run_objects(objects: Objects, claim: Claimed, root: Path, *, advance: Advanc
     return store
 
 
-def _claim(store: Store, protocol: Protocol, made: Callable[[], dict[str, object]]) -> dict[str, object]:
+def _claim(
+    store: Store, protocol: Protocol, made: Callable[[], dict[str, object]], registration: bytes | None = None
+) -> dict[str, object]:
     """Claim the directory for this protocol and return the provenance, as `made` gives it.
 
     Refuse the directory before anything is written.
@@ -126,14 +136,16 @@ def _claim(store: Store, protocol: Protocol, made: Callable[[], dict[str, object
     record = made()
     if store.exists(PROVENANCE):
         _refuse_other_provenance(store, protocol, record)
+        take_registration(store, protocol, registration, is_begun=True)
         return record
-    if any(name != "protocol.json" for name in store.files()):
+    if not {"protocol.json", REGISTRATION, BEGUN}.issuperset(store.files()):
         raise RunError(
             f"{store.root}: has results but no {PROVENANCE}, so the code that made them is unknown. "
             f"Restore {PROVENANCE} to resume, or choose another run directory."
         )
     # The protocol first: a folder with a protocol alone is resumed, a folder with anything else is refused.
     store.write_json("protocol.json", protocol.model_dump(mode="json"))
+    take_registration(store, protocol, registration, is_begun=False)
     store.write(PROVENANCE, Provenance.model_validate(record).to_bytes())
     return record
 

@@ -189,6 +189,11 @@ class TrialRecorder:
         return self._steps.table(self._begin[0])
 
     @property
+    def lines(self) -> StepLines:
+        """The lines of this trial, after those of earlier trials that nobody has dropped."""
+        return self._steps
+
+    @property
     def steps(self) -> list[StepRow]:
         """The steps of this trial so far, as values."""
         return lines_of(StepRow, self.table)

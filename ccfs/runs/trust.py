@@ -85,7 +85,9 @@ def places_of(protocol: Protocol, batch: Batch) -> tuple[str, ...]:
     """Return the places of the parts that run in the trials of a batch."""
     program = [place for place, *_ in _parts(protocol) if place.startswith("program.")]
     attack = [f"attacks.{batch.attack}"] if batch.is_attacked else []
-    return ("environment", f"controllers.{batch.arm.partition('/')[0]}", *program, *attack)
+    # Without traces, the events are asked when a trial has run.
+    events = [] if batch.keeps_traces else [f"events.{spec.name}" for spec in protocol.events]
+    return ("environment", f"controllers.{batch.arm.partition('/')[0]}", *program, *attack, *events)
 
 
 def is_own(event: EventSpec) -> bool:
@@ -108,8 +110,8 @@ def _parts(protocol: Protocol) -> Iterator[tuple[str, str, str, Mapping[str, obj
     """Yield place, kind, name and arguments of every part. An event of several events has several parts."""
     program = protocol.program
     yield "environment", "environment", protocol.environment.make, protocol.environment.arguments
-    for part in protocol.controllers:
-        yield f"controllers.{part.name}", "controller", part.make, part.arguments
+    for controller in protocol.controllers:
+        yield f"controllers.{controller.name}", "controller", controller.make, controller.arguments
     yield "program.verifier", "verifier", program.verifier.make, program.verifier.arguments
     for fallback in program.fallbacks:
         yield f"program.fallbacks.{fallback.name}", "fallback", fallback.make, fallback.arguments
@@ -117,6 +119,8 @@ def _parts(protocol: Protocol) -> Iterator[tuple[str, str, str, Mapping[str, obj
         yield "program.candidate_map", "candidate map", program.candidate_map.make, program.candidate_map.arguments
     for attack in protocol.attacks:
         yield f"attacks.{attack.name}", "attack", attack.rule, attack.arguments
+    for part in protocol.families:
+        yield f"families.{part.name}", "features", part.features, part.arguments
     for spec in protocol.events:
         for leaf in _leaves(spec):
             yield f"events.{spec.name}", "event", leaf.event, leaf.arguments

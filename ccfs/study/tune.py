@@ -314,6 +314,12 @@ def _refuse_mismatch(made: TuningFile) -> None:
         raise ProtocolError(f"{where}: `tune.wanted.event` must be one of {', '.join(known)}, got {made.wanted[0]!r}.")
     if len(set(known)) != len(known):
         raise ProtocolError(f"{where}: `tune.events` must have other names than `events`, got {known}.")
+    if base.bound is None:
+        raise ProtocolError(
+            f"{where}: `claim.bound` must be a rule for counts while tuning, got 'stratified', because pilots draw "
+            "each reset seed once. Tune with 'cohort' or 'clopper-pearson', then set `draws` and the bound in the "
+            "protocol that it writes."
+        )
     is_cohort = base.trials.seeds is not None
     if is_cohort != (spec.seeds is not None):
         must = "must be given, because the protocol has a cohort" if is_cohort else "is for a protocol with a cohort"
@@ -435,17 +441,18 @@ def _run_pilot(
     store = run(protocol, root, engine, where=where, advance=advance, modules=modules)
     with recorded_events(store, protocol) as events:
         for arm in protocol.arms:
-            counts, trials = tally(store, protocol, arm, None, events)
-            for event, hits in counts.items():
+            for event, inside in tally(store, protocol, arm, None, events).items():
                 key = (arm.name, event)
-                one.counts[key] = one.counts.get(key, 0) + hits
-    one.trials += trials
+                one.counts[key] = one.counts.get(key, 0) + sum(inside)
+    one.trials += protocol.trials.count
     one.pilots.append(protocol)
     one.expected = min(_expected(made, one, protocol))
 
 
 def _expected(made: TuningFile, one: _Tried, protocol: Protocol) -> Iterator[float]:
     """Yield the expected budget of each arm of the certifying run, as forecast from the pilots."""
+    if made.base.bound is None:
+        raise AssertionError("a stratified bound was refused when the file was read")
     for arm in protocol.arms:
         layout = arm.schedule.plan
         design = CountDesign(

@@ -45,7 +45,7 @@ def from_onnx(
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("An ONNX file needs onnxruntime. Install CCFS with its extra `onnx`.") from error
+        raise ImportError("An ONNX file needs onnxruntime. Install it: pip install 'ccfs-rl[onnx]'") from error
     content = _content(path)
     options = onnxruntime.SessionOptions()
     # One thread and fixed kernels, so that equal observations get equal answers.

@@ -114,7 +114,7 @@ def _config(path: Path) -> dict[str, object]:
     try:
         import yaml
     except ImportError as error:
-        raise ImportError("Folders of the RL Zoo need PyYAML. Install CCFS with its extra `sb3`.") from error
+        raise ImportError("Folders of the RL Zoo need PyYAML. Install it: pip install 'ccfs-rl[sb3]'") from error
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """Reads the pairs of an ordered dictionary, and leaves every other object of Python as its text."""

@@ -25,7 +25,7 @@ from ccfs.files.terminal import progress_display
 __all__ = ["fresh", "furthest", "make_environments", "run_plan", "versions", "write_curve"]
 
 EnvironmentMaker = Callable[[TrainingConfig], Sequence[CostEnvironment]]
-_PACKAGES = ("ccfs", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
+_PACKAGES = ("ccfs-rl", "gymnasium", "mujoco", "numpy", "safety-gymnasium")
 
 
 def run_plan(plan: Plan, console: Console, *, make: EnvironmentMaker | None = None) -> None:

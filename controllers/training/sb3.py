@@ -52,7 +52,7 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
     try:
         from stable_baselines3 import PPO
     except ImportError as error:
-        raise ImportError("`--algo sb3-ppo` needs Stable-Baselines3. Install CCFS with its extra `sb3`.") from error
+        raise ImportError("`--algo sb3-ppo` needs Stable-Baselines3. Install it: pip install 'ccfs-rl[sb3]'") from error
     import torch
 
     from ccfs.envs.registration import make_gymnasium

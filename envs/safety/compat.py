@@ -16,9 +16,10 @@ __all__ = ["cure_import", "stock"]
 
 _COLOR = "safety_gymnasium.assets.color"
 _INSTALL = (
-    "Install CCFS with its extra `safety` and then "
-    "`pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2` on Python 3.10 or 3.11."
+    "On Python 3.10 or 3.11, install it: pip install 'ccfs-rl[safety]' and then "
+    "pip install --no-deps safety-gymnasium==1.0.0 gymnasium-robotics==1.2.2"
 )
+_NO_WHEELS = f"MuJoCo 2.3.3 has no wheels for this Python, {sys.version_info.major}.{sys.version_info.minor}. "
 
 
 class HashableArray(np.ndarray):  # type: ignore[type-arg]
@@ -77,7 +78,8 @@ def stock(name: str = "") -> ModuleType:
     """
     cure_import()
     if importlib.util.find_spec("safety_gymnasium") is None:
-        raise ImportError(f"Safety-Gymnasium is not installed. {_INSTALL}")
+        reason = _NO_WHEELS if sys.version_info >= (3, 12) else ""
+        raise ImportError(f"Safety-Gymnasium is not installed. {reason}{_INSTALL}")
     try:
         package = importlib.import_module("safety_gymnasium")
         return importlib.import_module(f"safety_gymnasium.{name}") if name else package

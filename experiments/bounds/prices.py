@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _shared import records
 
 from ccfs.certificates.binomial import cohort_lower
-from ccfs.certificates.families import shifted_failure_upper
+from ccfs.certificates.families import TRUNCATIONS, shifted_failure_upper
 from ccfs.certificates.gaussian import event_lower
 from ccfs.certificates.means import certify_totals
 from ccfs.certificates.rounding import lower_text, upper_text
@@ -83,9 +83,10 @@ def family_rows(delta: float, seed: int) -> Iterator[Row]:
         failed = round(FAILURES * trials)
         held = np.arange(trials) >= failed
         noise = np.random.default_rng([seed, trials]).standard_normal(trials)
-        share = delta / (2 * CELLS + 1)
+        cuts = len(TRUNCATIONS)
+        share = delta / (cuts * CELLS + 1)
         upper = shifted_failure_upper(
-            held, SIZE * noise - SIZE**2 / 2, np.full(trials, SIZE**2), mu=SIZE, delta=2 * share
+            held, SIZE * noise - SIZE**2 / 2, np.full(trials, SIZE**2), mu=SIZE, delta=cuts * share
         )
         alone = event_lower(cohort_lower(trials - failed, trials, delta=delta), SIZE)
         for name, value in (("family", event_lower(1.0 - upper, GAP)), ("every shift of that size", alone)):

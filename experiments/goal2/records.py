@@ -17,6 +17,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.scores import SCORES
 from ccfs.results.table import TableRow, markdown, shown_bounds, table_rows
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import trial_lines
@@ -27,7 +28,6 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 BUDGET = 0.02
 COST_BUDGETS = (0.0, 0.02, 0.1)
-_KEY = ("controller", "schedule", "attack", "trial")
 
 
 def keep(run: Path, name: str, command: str) -> Path:
@@ -43,7 +43,8 @@ def keep(run: Path, name: str, command: str) -> Path:
     folder = RESULTS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in ("protocol.json", "provenance.json", *(file for file in files if file.startswith("certificates/"))):
+    documents = [file for file in files if file.startswith(("certificates/", "families/")) or file == SCORES]
+    for file in ("protocol.json", "provenance.json", *documents):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(store.read(file))
     (folder / "trajectories.parquet").write_bytes(parquet_bytes(trial_lines(store, protocol)))
@@ -139,19 +140,6 @@ def _table(table: pa.Table, protocol: Protocol, event: str) -> str:
     return markdown(rows(table, protocol, event), BUDGET, protocol.attacks[0] if protocol.attacks else None)
 
 
-def differences(run: Path, name: str) -> tuple[int, int]:
-    """Return how many trajectories of a run are kept too, and how many of those have another trace hash."""
-    store = Store(run)
-    ours = {_key(line): line["chain"] for line in trial_lines(store, store.protocol()).to_pylist()}
-    kept = {_key(line): line["chain"] for line in lines(name).to_pylist()}
-    common = ours.keys() & kept.keys()
-    return len(common), sum(ours[key] != kept[key] for key in common)
-
-
-def _key(line: dict[str, object]) -> tuple[object, ...]:
-    return tuple(line[name] for name in _KEY)
-
-
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--costs"] and len(sys.argv) == 3:  # again from the kept lines
         (RESULTS / sys.argv[2] / "costs.json").write_bytes(costs(sys.argv[2]).to_bytes())
@@ -159,4 +147,5 @@ if __name__ == "__main__":
         raise SystemExit
     if len(sys.argv) != 3:
         raise SystemExit("usage: python experiments/goal2/records.py RUN NAME, or --costs NAME")
-    print(keep(Path(sys.argv[1]), sys.argv[2], f"ccfs run experiments/goal2/{sys.argv[2]}.toml -o {sys.argv[1]}"))
+    study = "goal2" if sys.argv[2] == "table" else f"goal2-{sys.argv[2]}"
+    print(keep(Path(sys.argv[1]), sys.argv[2], f"ccfs study run {study} -o {sys.argv[1]}"))

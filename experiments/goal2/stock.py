@@ -1,13 +1,21 @@
-"""Run a few trials of a protocol on stock Safety-Gymnasium and on ours, in turns: same bytes? how much faster?"""
+"""Run a few trials of a run on stock Safety-Gymnasium and on ours, in turns: same bytes? how much faster?
+
+    python experiments/goal2/stock.py RUN TRIALS
+
+`make table` does it at its end.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from ccfs.protocol.model import Protocol, parse_protocol
 from ccfs.runs.batches import plan, replay
+from ccfs.runs.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +56,13 @@ def compare(protocol: Protocol, trials: int) -> Comparison:
         steps += row.steps
         different += chains["ours"] != chains["stock"]
     return Comparison(trials=trials, steps=steps, ours=spent["ours"], stock=spent["stock"], different=different)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python experiments/goal2/stock.py RUN TRIALS")
+    found = compare(Store(Path(sys.argv[1])).protocol(), int(sys.argv[2]))
+    print(
+        f"Stock Safety-Gymnasium on {found.trials} of these trials ({found.steps} steps): {found.different} other "
+        f"traces, {found.ratio:.1f} times our processor time ({found.stock:.1f} s against {found.ours:.1f} s)."
+    )

@@ -40,7 +40,7 @@ TITLES = {
     "ladder": "The ladder: one arm on 1,024 reset seeds, five levels in one simultaneous statement",
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
-    "strata": "Agent C1 with 32 draws at each reset seed: the stratified bound beside the cohort bound",
+    "strata": "Agent C1 with 16 draws at each reset seed: the stratified bound beside the cohort bound",
 }
 
 

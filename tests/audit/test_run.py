@@ -556,7 +556,7 @@ def test_fault_lines_name_ten_of_a_kind_and_count_the_others():
 
 def test_audit_says_where_a_replay_differs_first(finished, monkeypatch):
     monkeypatch.setattr("ccfs.envs.toys.corridor.Steering.center", lambda self, observation: np.array([0.1]))
-    faults = audit(finished, replay=1).faults
+    faults = audit(finished, replay=None).faults
     what = "first difference at step 0: center (is the controller deterministic?)"
     assert faults[0] == f"traces/steer/one/nominal/batch-00000.parquet: trial 0 does not replay: {what}."
     assert faults[1].startswith("trajectories/steer/one/nominal/batch-00000.parquet: trial 0 does not replay: first d")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import keys
 import pytest
 import torch
 from image_runs import images, network, run
 from image_toys import Halfspace, counted, made_up
+from typer.testing import CliRunner
 
 from ccfs.certificates.images import Rule, verdict
+from ccfs.cli.main import app
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import DocumentError
 from ccfs.images import audit as audit_module
@@ -199,6 +202,27 @@ def test_audit_finds_counts_that_the_noise_does_not_give(tmp_path, monkeypatch):
 
 def read_key(folder):
     return ImageRun.from_bytes((folder / "run.json").read_bytes(), where="run.json").key
+
+
+def test_image_run_is_signed_and_verified_like_any_other(certified, tmp_path_factory):
+    folder = keys.write_keys(tmp_path_factory.mktemp("keys"))
+    certificate = certified / "certificates" / "split.json"
+
+    def call(*words):
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    signed = call("sign", certified, "--key", folder / "ada")
+    assert signed.exit_code == 0, signed.output
+    words = ("verify", certificate, "--run", certified, "--signer", folder / "ada.pub")
+    done = call(*words)
+    assert done.exit_code == 0, done.output
+    assert f"the signature of ada@example.org (key {keys.FINGERPRINT})" in done.output
+    assert "this certificate is certificates/split.json among them" in done.output
+    assert any(keys.FINGERPRINT in note for note in audit_images(certified, replay=0).notes)
+    assert call(*words[:-1], folder / "bob.pub").exit_code == 1
+    write_report(certified)  # a later page changes the manifest
+    assert "was changed after it was signed" in call(*words).stderr
+    assert not audit_images(certified, replay=0).is_clean
 
 
 def test_audit_checks_the_expected_hash(certified):

@@ -24,4 +24,4 @@ except ImportError as error:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(sys.prefix)
     )
-    assert "pip install 'torch==2.13.0'" in done.stdout
+    assert "pip install 'ccfs-rl[torch]'" in done.stdout

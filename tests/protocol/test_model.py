@@ -109,6 +109,7 @@ def refused(folder, message, trials=10, **replaced):
         ("seed = 7", 'seed = 7\nquick_look_of = "x"', r"`quick_look_of`: string should match pattern"),
         ("cohort = { first = 100, count = 10 }", "cohort = [1]\ninitial_law = 3", r"give `cohort` .* or `initial_law`"),
         ('name = "four"', 'name = "one"', r"`schedules` must have different names"),
+        ('name = "four"', 'name = "ONE"', r"`schedules` must have different names, also in lower case"),
         ('name = "four"', 'name = "../four"', r"`schedules\.1\.name`: string should match pattern .* got '\.\./four'"),
         ("no-cost-until-goal", "no_cost", r"`events\.0\.event`: must be one of no-cost-until-goal, .* got 'no_cost'"),
         (

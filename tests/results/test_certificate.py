@@ -29,7 +29,8 @@ def test_run_certificate_states_the_resolution_and_the_premise_that_comes_with_i
     assert stored["resolution"] == resolution
     rest = certificate.premises[len(certificate.trajectory.premises) :]
     assert certificate.premises[: len(certificate.trajectory.premises)] == certificate.trajectory.premises
-    assert [resolution in text for text in rest] == ([] if resolution == "exact" else [True])
+    assert [resolution in text for text in rest] == ([] if resolution == "exact" else [True]) + [False]
+    assert rest[-1] == certificate.registered
 
 
 @pytest.mark.parametrize("wrong", ["2^-08", "2^-61", "2^-99", "2^-1\u0665", "none", "", None, 0.5])
@@ -107,7 +108,7 @@ def test_run_certificate_of_a_sensor_stage_says_that_noise_comes_after_rounding(
     declared = ("[[controllers]]", 'resolution = "2^-8"\n\n[[controllers]]')
     documents = certify(run(protocol(tmp_path, x=declared, y=STAGED), tmp_path / "run", serial_engine(), where="toy"))
     sensed, plain = documents
-    assert "arrives larger by at most 2^-8 in each coordinate" in sensed.premises[-1]
+    assert "arrives larger by at most 2^-8 in each coordinate" in sensed.premises[-2]
     assert "arrives larger" not in " ".join(plain.premises)
     assert "only these slices have noise: position." in " ".join(sensed.premises)
     assert sensed.claim.budgets["sensor"] == sensed.trajectory.budgets["sensor"]

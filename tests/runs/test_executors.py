@@ -63,6 +63,13 @@ def test_workers_that_always_die_end_the_run_with_a_sentence_after_what_was_fini
             next(results)
 
 
+def test_process_engine_needs_no_signal_mask(monkeypatch):
+    """Windows has none."""
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    with process_engine(1).open() as executor:
+        assert executor.submit(abs, -1).result() == 1
+
+
 class Never(Executor):
     """An executor whose calls do not end by themselves."""
 

@@ -142,7 +142,7 @@ def test_run_code_that_ends_the_process_stops_the_run(tmp_path, monkeypatch):
     def end(*given):
         raise SystemExit(0)
 
-    monkeypatch.setattr("ccfs.runs.batches._run", end)
+    monkeypatch.setattr("ccfs.runs.batches.batch_files", end)
     message = r"batch-00000: code that the protocol names tried to end the process: SystemExit"
     with pytest.raises(RunError, match=message):
         run(protocol(tmp_path), tmp_path / "run", serial_engine(), where="p")

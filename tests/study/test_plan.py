@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -172,6 +173,16 @@ def test_plan_command_reads_a_protocol_and_draws(tmp_path):
     assert found["plans"][0]["family"] == 2
     none = call("plan", tmp_path / "p.toml", "--rate", "0.6", "--budget", "0.5")
     assert (none.exit_code, "no number of trials" in none.output) == (1, True)
+
+
+def test_plan_command_takes_the_draws_of_a_stratified_protocol(tmp_path, monkeypatch):
+    made = text(trials=30).replace("[trials]", "[trials]\ndraws = { pilot = 2, main = 8 }")
+    (tmp_path / "p.toml").write_text(re.sub(r'bound = "[a-z-]+"', 'bound = "stratified"', made))
+    monkeypatch.setattr(StrataDesign, "needed", lambda self, budget, chance: self.draws * 50)
+    monkeypatch.setattr(StrataDesign, "_budgets", lambda self, trials: [0.1])
+    asked = ("plan", tmp_path / "p.toml", "--rate", "0.99,0.2", "--target", "0.4", "--trials", "400", "--json")
+    shown = json.loads(call(*asked).output)["plans"][0]
+    assert (shown["draws"], shown["bound"], shown["needed"]) == (8, "cohort", 400)
 
 
 @pytest.mark.parametrize(

@@ -225,6 +225,11 @@ def test_tune_of_a_law_draws_its_pilots_and_names_their_hashes(tmp_path):
         ('events = [{ name = "stays"', 'events = [{ name = "passes"', "must be one of passes, passes, got 'stays'"),
         ("trials = 40", 'trials = 40\ncertify = "stays"', "`tune.certify` must be one of passes, got 'stays'"),
         ("[0.04, 0.25, 1.2]", "[]", "sweep"),
+        (
+            '\n\n[claim]\ndelta = 0.01\ntarget = 0.6\nbound = "cohort"',
+            '\ndraws = { pilot = 0, main = 4 }\n\n[claim]\ndelta = 0.01\ntarget = 0.6\nbound = "stratified"',
+            "must be a rule for counts while tuning",
+        ),
     ],
 )
 def test_tuning_file_refuses(tmp_path, old, new, message):

@@ -10,6 +10,7 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
+from ccfs.envs.toys.corridor import Corridor
 from ccfs.runs.events import NoAbstention, NoCostUntilGoal, holds
 from ccfs.runtime.components import AcceptAll
 
@@ -63,6 +64,16 @@ class Line(gymnasium.Env):
         if self.six:
             return self._see(), self.x, cost, terminated, truncated, info
         return self._see(), self.x, terminated, truncated, {**info, "cost": cost}
+
+
+class Fragile(Corridor):
+    """A corridor that raises when the cart comes near the post."""
+
+    def step(self, action):
+        found = super().step(action)
+        if found[0][0] > 0.4:
+            raise RuntimeError("the cart broke")
+        return found
 
 
 class Push:

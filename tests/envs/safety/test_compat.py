@@ -50,5 +50,12 @@ def test_the_cure_leaves_dataclasses_and_other_modules_alone(tmp_path):
 
 def test_a_missing_package_is_explained(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"not installed.*extra `safety`.*--no-deps safety-gymnasium==1.0.0"):
+    with pytest.raises(ImportError, match=r"not installed\. On.*'ccfs-rl\[safety\]'.*--no-deps safety-gymnasium"):
+        compat.stock()
+
+
+def test_a_python_without_wheels_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(compat.sys, "version_info", (3, 12, 1))
+    with pytest.raises(ImportError, match=r"has no wheels for this Python.*On Python 3.10 or 3.11"):
         compat.stock()
