@@ -16,7 +16,7 @@ from ccfs.files.toml import read_toml
 
 ROOT = Path(__file__).parents[1]
 PROJECT = read_toml((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LOCKS = ("core", "full-3.10", "full-3.11", "modern", "tools")
+LOCKS = ("core", "full-3.10", "full-3.11", "modern", "site", "tools")
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,16 @@ def locked(name, python=None):
     return found
 
 
-@pytest.mark.parametrize(("lock", "pins"), [("full-3.11", "requirements.txt"), ("modern", "requirements-modern.txt")])
+@pytest.mark.parametrize(
+    ("lock", "pins"),
+    [("full-3.11", "requirements.txt"), ("modern", "requirements-modern.txt"), ("site", "docs/requirements.txt")],
+)
 def test_lock_holds_the_pins_and_only_torch_is_left_out(lock, pins):
     lines = (ROOT / pins).read_text(encoding="utf-8").splitlines()
     wanted = {
         canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines) if version
     }
-    assert wanted.pop("torch") == "2.13.0"
+    assert wanted.pop("torch", "2.13.0") == "2.13.0"
     assert locked(lock) == wanted, "run `make lock`"
 
 
@@ -69,7 +72,7 @@ def test_full_lock_meets_the_requirements_of_every_extra(python):
     extras = [text for each in PROJECT["optional-dependencies"].values() for text in each]
     for wanted in map(Requirement, (*PROJECT["dependencies"], *extras)):
         is_meant = wanted.marker is None or wanted.marker.evaluate({"python_version": python})
-        if is_meant and wanted.name not in ("ccfs", "torch"):
+        if is_meant and wanted.name not in ("ccfs-rl", "torch"):
             assert wanted.specifier.contains(found[canonicalize_name(wanted.name)], prereleases=True), str(wanted)
     assert {"safety-gymnasium", "gymnasium-robotics", "omnisafe"} <= set(found)
 
@@ -94,7 +97,7 @@ def test_page_of_licences_names_every_pin():
 def test_wheel_and_sdist_are_the_same_bytes_again(supply, tmp_path):
     """The second builder has other permissions, another folder, and other times on its files."""
     builds = [supply.build(ROOT, tmp_path / name, mask) for name, mask in (("first", 0o022), ("second", 0o077))]
-    assert [path.name for path in builds[0]] == ["ccfs-0.1.0.tar.gz", "ccfs-0.1.0-py3-none-any.whl"]
+    assert [path.name for path in builds[0]] == ["ccfs_rl-0.1.0.tar.gz", "ccfs_rl-0.1.0-py3-none-any.whl"]
     for one, other in zip(*builds, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
     # The sdist is whole: a wheel that is built from it is the same.
@@ -107,7 +110,7 @@ def test_wheel_and_sdist_are_the_same_bytes_again(supply, tmp_path):
         "--wheel",
         "-o",
         str(tmp_path),
-        str(tmp_path / "ccfs-0.1.0"),
+        str(tmp_path / "ccfs_rl-0.1.0"),
     ]
     epoch = {"SOURCE_DATE_EPOCH": str(supply._epoch(ROOT))}
     subprocess.run(again, check=True, capture_output=True, umask=0o022, env={**supply.os.environ, **epoch})
