@@ -163,8 +163,8 @@ def check() -> None:
     stated = json.loads(subprocess.run([python, "-c", _STATED], capture_output=True, text=True, check=True).stdout)
     stated.sort(key=lambda each: each[0].lower())
     lines = [f"| {name} | {_licence(*fields)} |\n" for name, _, *fields in stated]
-    (ROOT / "docs" / "licences.md").write_text(_PAGE + "".join(lines), encoding="utf-8")
-    print(f"build/supply/sbom.json and docs/licences.md: {len(lines)} packages")
+    (HERE / "licences.md").write_text(_PAGE + "".join(lines), encoding="utf-8")
+    print(f"build/supply/sbom.json and supply/licences.md: {len(lines)} packages")
     # A local build such as 2.13.0+cpu is known by its public version.
     raise SystemExit(_vulnerabilities([f"{name}=={version.partition('+')[0]}" for name, version, *_ in stated]))
 

@@ -85,7 +85,7 @@ def test_lock_names_no_address(name):
 
 
 def test_page_of_licences_names_every_pin():
-    page = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    page = (ROOT / "supply" / "licences.md").read_text(encoding="utf-8")
     named = {
         canonicalize_name(name): licence for name, licence in re.findall(r"^\| (\S+) \| (.+) \|$", page, re.MULTILINE)
     }
