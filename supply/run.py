@@ -155,18 +155,24 @@ def _settled(archive: bytes, epoch: int) -> bytes:
 
 
 def check() -> None:
-    """Write the SBOM, the page of licences and the known vulnerabilities of the environment `.venv`."""
+    """Write the SBOM of the environment `.venv` and the licences of our pins, and ask for their vulnerabilities."""
     OUT.mkdir(parents=True, exist_ok=True)
     python = str(ROOT / ".venv" / "bin" / "python")
     words = ["cyclonedx-py", "environment", python, "--pyproject", str(ROOT / "pyproject.toml"), "--mc-type", "library"]
     subprocess.run([*words, "--output-reproducible", "--of", "JSON", "-o", str(OUT / "sbom.json")], check=True)
     stated = json.loads(subprocess.run([python, "-c", _STATED], capture_output=True, text=True, check=True).stdout)
-    stated.sort(key=lambda each: each[0].lower())
+    # What else somebody has installed beside it is in the SBOM, but not on the page.
+    ours = {_plain(pin.partition("==")[0]) for pin in _pins(ROOT / "requirements.txt")}
+    stated = sorted((each for each in stated if _plain(each[0]) in ours), key=lambda each: each[0].lower())
     lines = [f"| {name} | {_licence(*fields)} |\n" for name, _, *fields in stated]
     (HERE / "licences.md").write_text(_PAGE + "".join(lines), encoding="utf-8")
-    print(f"build/supply/sbom.json and supply/licences.md: {len(lines)} packages")
+    print(f"build/supply/sbom.json, and supply/licences.md with {len(lines)} packages")
     # A local build such as 2.13.0+cpu is known by its public version.
     raise SystemExit(_vulnerabilities([f"{name}=={version.partition('+')[0]}" for name, version, *_ in stated]))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 _STATED = """

@@ -6,6 +6,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as installed
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,32 @@ def test_full_lock_meets_the_requirements_of_every_extra(python):
         if is_meant and wanted.name not in ("ccfs-rl", "torch"):
             assert wanted.specifier.contains(found[canonicalize_name(wanted.name)], prereleases=True), str(wanted)
     assert {"safety-gymnasium", "gymnasium-robotics", "omnisafe"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [*(("core", f"3.{minor}") for minor in range(10, 14)), ("full-3.10", "3.10"), ("full-3.11", "3.11")],
+)
+def test_lock_holds_what_its_packages_need(name, python):
+    """Of packages that are installed here in the same version. pip does not follow those that come apart."""
+    found = {**locked(name, python), "torch": ""}
+    apart = {"safety-gymnasium", "gymnasium-robotics", "omnisafe"}
+    environment = {"python_version": python, "python_full_version": f"{python}.9", "extra": ""}
+    missing = {
+        f"{package} needs {wanted.name}"
+        for package in set(found) - apart
+        for wanted in map(Requirement, needs(package, found[package]))
+        if wanted.marker is None or wanted.marker.evaluate(environment)
+        if canonicalize_name(wanted.name) not in found
+    }
+    assert not missing, "add it to requirements.txt and run `make lock`"
+
+
+def needs(package, version):
+    try:
+        return (requires(package) or ()) if installed(package) == version else ()
+    except PackageNotFoundError:
+        return ()
 
 
 @pytest.mark.parametrize("name", LOCKS)
