@@ -45,6 +45,7 @@ def test_stored_certificate_follows_from_its_counts(name):
         found["successes"],
         found["trials"],
         delta=made.claim.delta,
+        family=made.family,
         target=made.claim.target,
         schedule=made.arms[0].schedule.plan,
         bound=Bound.CLOPPER_PEARSON,
