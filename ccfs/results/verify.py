@@ -113,7 +113,9 @@ def verification(
     replay_tells = f"{made_by} `ccfs audit RUN --replay all` makes them again."
     if document.is_of_objects:
         replay_tells = f"{made_by} `ccfs.audit_policy` makes them again with the objects themselves."
-    about = f"what was counted: {document.event} ({document.definition.event}) in trials of {document.arm} with at most "
+    about = (
+        f"what was counted: {document.event} ({document.definition.event}) in trials of {document.arm} with at most "
+    )
     about += f"{document.horizon} steps in {document.environment.make}."
     if document.registration is not None:
         counts.append(f"that the key {document.registration.key} signed a registration of this protocol.")

@@ -115,7 +115,7 @@ class Provenance(Document):
 
 
 def read_provenance(store: Store) -> dict[str, object]:
-    """Return the record of a run. Refuse another kind or version, a changed file, and the record of another protocol."""
+    """Return the record of a run. Refuse another kind or version, a changed file, and that of another protocol."""
     record = store.read_document(Provenance, PROVENANCE)
     # An image run has no protocol, and compares this field itself.
     if store.exists("protocol.json") and record.protocol != store.protocol().hash:
