@@ -7,6 +7,9 @@ TYPED := build/typed
 TOOLS := build/site-tools
 MODERN := .venv-modern
 CORE := .venv-core
+SUPPLY := .venv-supply
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+TORCH := $(shell grep '^torch==' requirements.txt)
 SOURCES := $(shell find ccfs certificates controllers envs -name '*.py')
 # The parts that touch Gymnasium, Stable-Baselines3, sb3-contrib and onnxruntime, run again on their newest releases.
 MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_stages.py runtime/test_environment.py runtime/test_remade.py runtime/test_program.py runtime/test_selector.py \
@@ -29,18 +32,19 @@ TABLE := runs/goal2$(if $(SEEDS),-first-$(SEEDS))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo table tables site notebooks test quick lint format types modern core unit bench train clean
+.PHONY: help setup demo table tables site notebooks test quick lint format types modern core unit bench train lock dist supply clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: $(READY) ## create .venv with everything: torch, Safety-Gymnasium, OmniSafe, Stable-Baselines3
 
-# torch goes first so that its own CPU or CUDA companions are resolved; every other pin is complete, hence --no-deps.
-$(READY): requirements.txt pyproject.toml
+# Every file is checked against its hash. The list is complete, hence --no-deps. torch comes apart: people use the build
+# for their processor or graphics card, whose hash is not that of another one, and it brings its own companions.
+$(READY): supply/full-$(VERSION).txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c requirements.txt torch numpy setuptools wheel
-	$(BIN)/python -m pip install -q --no-deps -r requirements.txt
+	$(BIN)/python -m pip install -q --no-deps --require-hashes -r $<
+	$(BIN)/python -m pip install -q $(TORCH)
 	$(BIN)/python -m pip uninstall -q -y ccfs 2> /dev/null # the distribution had this name before it was `ccfs-rl`
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $(READY)
@@ -56,9 +60,9 @@ table: $(READY) ## rerun the SafetyPointGoal2 table beside the paper's (SEEDS=32
 tables: $(READY) ## write the tables of docs/ and the shipped schemas anew from the models
 	$(BIN)/python docs/tables.py
 
-$(TOOLS)/.ready: $(READY) docs/requirements.txt
+$(TOOLS)/.ready: $(READY) supply/site.txt
 	@rm -rf $(TOOLS)
-	$(BIN)/python -m pip install -q --no-deps --target $(TOOLS) -r docs/requirements.txt
+	$(BIN)/python -m pip install -q --no-deps --require-hashes --target $(TOOLS) -r supply/site.txt
 	@touch $@
 
 site: $(TOOLS)/.ready $(TYPED)/.ready ## build the documentation in build/site, and refuse dead links and other hosts
@@ -89,10 +93,10 @@ $(TYPED)/.ready: $(READY) $(SOURCES)
 types: $(TYPED)/.ready ## mypy --strict on the installed package
 	MYPYPATH=$(TYPED) $(BIN)/mypy --strict -p ccfs
 
-$(MODERN)/.ready: requirements-modern.txt pyproject.toml
+$(MODERN)/.ready: supply/modern.txt pyproject.toml
 	$(PYTHON) -m venv $(MODERN)
-	$(MODERN)/bin/python -m pip install -q -c requirements-modern.txt torch numpy setuptools wheel
-	$(MODERN)/bin/python -m pip install -q --no-deps -r requirements-modern.txt
+	$(MODERN)/bin/python -m pip install -q --no-deps --require-hashes -r $<
+	$(MODERN)/bin/python -m pip install -q $(TORCH)
 	$(MODERN)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -103,7 +107,8 @@ modern: $(MODERN)/.ready ## the tests of wrapper and adapters on the newest Gymn
 core: ## the package alone, without torch and MuJoCo, and its tests (PYTHON=python3.13; 3.10 to 3.13)
 	@rm -rf build/lib build/bdist.*
 	$(PYTHON) -m venv --clear $(CORE)
-	$(CORE)/bin/python -m pip install -q . pytest hypothesis mpmath
+	$(CORE)/bin/python -m pip install -q --require-hashes -r supply/core.txt
+	$(CORE)/bin/python -m pip install -q --no-deps --no-build-isolation .
 	cd $(CORE) && bin/pytest -q -c ../pyproject.toml -m "not extras" $(addprefix ../,$(CORE_TESTS))
 
 unit: $(READY) ## pytest alone
@@ -118,5 +123,22 @@ bench: $(READY) ## speed as ratios, contenders alternating in one run
 train: $(READY) ## train the shipped controllers to the plan's last milestone (interrupt and repeat at will)
 	OPENBLAS_NUM_THREADS=1 nice -n 15 $(BIN)/ccfs train --plan experiments/training/plan.toml
 
+$(SUPPLY)/.ready: supply/tools.txt
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install -q --require-hashes -r $<
+	@touch $@
+
+# They call their tools by name.
+lock dist supply: export PATH := $(abspath $(SUPPLY)/bin):$(PATH)
+
+lock: $(SUPPLY)/.ready ## write the locked requirements anew, with hashes, after a pin has changed (needs a network)
+	$(SUPPLY)/bin/python supply/run.py lock
+
+dist: $(SUPPLY)/.ready ## build wheel and sdist twice and compare their bytes; they are in dist/
+	$(SUPPLY)/bin/python supply/run.py dist
+
+supply: $(SUPPLY)/.ready $(READY) ## SBOM, licences and known vulnerabilities of what is installed
+	$(SUPPLY)/bin/python supply/run.py check
+
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) $(MODERN) $(CORE) build dist *.egg-info
+	rm -rf $(VENV) $(MODERN) $(CORE) $(SUPPLY) build dist *.egg-info

@@ -5,9 +5,11 @@ These are some moments of each command. `experiments/faults` goes through all of
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+from pathlib import Path
 
 import failing_disk
 import pytest
@@ -19,6 +21,7 @@ from ccfs.files import atomic, lock
 from ccfs.files.atomic import write_atomically
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras]
+STORED = Path(__file__).parents[1] / "experiments" / "faults"
 BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -69,3 +72,45 @@ def test_disk_keeps_after_a_power_cut_what_was_synced(tmp_path):
     disk.cut_power(Fault.POWER)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "synced"]
     assert (tmp_path / "synced" / "file").read_bytes() == b"x"
+
+
+def stored(name):
+    return json.loads((STORED / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_stored_study_tried_every_command_and_fault_and_found_nothing():
+    found = stored("summary")
+    assert set(found["commands"]) == set(BY_NAME)
+    assert found["wrong"] == []
+    for by_fault in found["commands"].values():
+        assert set(by_fault) == {fault.value for fault in Fault}
+        for counts in by_fault.values():
+            assert min(18, counts["moments"]) <= counts["tried"] <= counts["moments"]
+
+
+@pytest.mark.parametrize("name", ["sign", "image report"])
+def test_stored_study_knows_every_moment_of_today(name, tmp_path):
+    """A command that does more on the disk than when the study was made has moments that nobody tried."""
+    bench = Bench(BY_NAME[name], tmp_path / "bench")
+    found = stored("summary")["commands"][name]
+    assert {fault.value: bench.moments(fault) for fault in Fault} == {
+        fault: counts["moments"] for fault, counts in found.items()
+    }
+
+
+def test_page_of_the_study_says_how_much_was_tried():
+    by_fault = [counts for each in stored("summary")["commands"].values() for counts in each.values()]
+    tried, moments = (sum(counts[key] for counts in by_fault) for key in ("tried", "moments"))
+    assert f"**{tried:,} of {moments:,} cases**" in (STORED / "README.md").read_text(encoding="utf-8")
+
+
+def test_stored_cluster_came_to_the_same_bytes_after_every_break():
+    cases = stored("cluster")["cases"]
+    assert len(cases) == 5
+    for name, case in cases.items():
+        assert case["same_bytes"], name
+        assert case["batches_before"] >= 8
+        if "scheduler" in name:
+            assert (case["exit_code"], case["exit_code_of_the_next_call"], len(case["said"])) == (2, 0, 1)
+        else:
+            assert (case["exit_code"], case["said"]) == (0, [])

@@ -113,6 +113,10 @@ def verification(
     replay_tells = f"{made_by} `ccfs audit RUN --replay all` makes them again."
     if document.is_of_objects:
         replay_tells = f"{made_by} `ccfs.audit_policy` makes them again with the objects themselves."
+    about = (
+        f"what was counted: {document.event} ({document.definition.event}) in trials of {document.arm} with at most "
+    )
+    about += f"{document.horizon} steps in {document.environment.make}."
     if document.registration is not None:
         counts.append(f"that the key {document.registration.key} signed a registration of this protocol.")
     if document.root is not None:
@@ -127,7 +131,7 @@ def verification(
         reason=None,
         sentence=document.sentence,
         recomputed=(numbers, *counts) if is_recounted else (numbers,),
-        quoted=(replay_tells,) if is_recounted else (*counts, run_tells, replay_tells),
+        quoted=(replay_tells,) if is_recounted else (*counts, about, run_tells, replay_tells),
         premises=document.premises,
         signature=signature,
     )

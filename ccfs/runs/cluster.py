@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import random
+import sys
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ccfs.certificates import checks
-from ccfs.runs.executors import Engine
+from ccfs.runs.executors import Engine, Given, Result
 from ccfs.runs.store import RunError
 
 __all__ = ["PATIENCE", "Tls", "cluster_engine"]
@@ -26,6 +29,7 @@ _CONNECT = 10.0
 _GLANCE = 2.0
 # Workers may join later, so there is work for more of them than are there at first.
 _IN_FLIGHT = 32
+_ONE_AT_A_TIME = threading.Lock()
 _NOISY = ("asyncio", "distributed", "tornado")
 
 
@@ -79,11 +83,14 @@ def cluster_engine(
             "workers and change results. Use --tls-ca, --tls-cert and --tls-key."
         )
     watch = _Watch(_connected(address, tls), address, patience)
-    if not watch.threads():
+    threads = watch.threads()
+    if not threads:
         say(f"note: the scheduler at {address} has no worker yet. Waiting for one, at most {patience:g} s.")
+    if any(count > 1 for count in threads):
+        say("note: a worker runs one batch at a time, whatever its threads. Start workers with --nthreads 1.")
     return Engine(
         open=watch.executor,
-        in_flight=max(2 * watch.threads(), _IN_FLIGHT),
+        in_flight=max(2 * len(threads), _IN_FLIGHT),
         name=f"Dask cluster {address}",
         close=watch.close,
         abandon=_abandon,
@@ -128,6 +135,34 @@ def _abandon(executor: Executor) -> None:
         executor.shutdown(wait=False)
 
 
+class _Alone(Executor):
+    """Runs one call at a time in each worker, undisturbed by Dask's own threads."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
+        """Submit a call."""
+        return self._executor.submit(_alone, fn, *args, **kwargs)  # type: ignore[arg-type]
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the calls, or cancel them."""
+        self._executor.shutdown(wait=wait)
+
+
+def _alone(fn: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    """Call a function with the generators that a process shares to itself. Executed on a worker.
+
+    Two batches at once would draw from the same `random` and `np.random`. And Dask draws from `random` how long it
+    waits before it tries to connect again, which would look as if the trial of that moment had drawn.
+    """
+    with _ONE_AT_A_TIME:
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in ("dask", "distributed", "tornado") and vars(module).get("random") is random:
+                vars(module)["random"] = random.Random()
+        return fn(*args, **kwargs)
+
+
 class _Watch:
     """Knows whether a cluster is still there."""
 
@@ -138,13 +173,12 @@ class _Watch:
     def executor(self) -> Executor:
         """Open an executor."""
         # With pure=False, Dask does not merge equal calls. It reruns the batches of a lost worker by itself.
-        made: Executor = self._client.get_executor(pure=False)
-        return made
+        return _Alone(self._client.get_executor(pure=False))
 
-    def threads(self) -> int:
-        """Return how many batches the workers run at once."""
+    def threads(self) -> list[int]:
+        """Return the number of threads of each worker."""
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        return sum(int(worker["nthreads"]) for worker in workers.values())
+        return [int(worker["nthreads"]) for worker in workers.values()]
 
     def check(self) -> None:
         """Raise if the scheduler is gone, or if there was no worker for too long."""

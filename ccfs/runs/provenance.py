@@ -29,7 +29,7 @@ from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.protocol.tables import NAME, Name
 from ccfs.runs.build import part_targets
-from ccfs.runs.store import Store
+from ccfs.runs.store import RunError, Store
 
 __all__ = [
     "NOT_HERE",
@@ -115,8 +115,12 @@ class Provenance(Document):
 
 
 def read_provenance(store: Store) -> dict[str, object]:
-    """Return the record of a run. Refuse another kind or version, and a file that was changed."""
-    return store.read_document(Provenance, PROVENANCE).model_dump()
+    """Return the record of a run. Refuse another kind or version, a changed file, and that of another protocol."""
+    record = store.read_document(Provenance, PROVENANCE)
+    # An image run has no protocol, and compares this field itself.
+    if store.exists("protocol.json") and record.protocol != store.protocol().hash:
+        raise RunError(f"{store.path(PROVENANCE)}: belongs to another protocol. Audit this run.")
+    return record.model_dump()
 
 
 def packages() -> dict[str, str]:

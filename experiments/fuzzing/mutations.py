@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 
 __all__ = ["arrays", "bytes_of", "json_of", "table", "toml"]
 
+# Copied where they are used: a list in here that a later change fills would stay full for all later cases.
 VALUES: tuple[object, ...] = (
     None, True, False, -1, 0, 1, 2, 3, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**64, 10**13, 10**30, -(10**30),
     0.5, -0.5, -0.0, 1.0, 1e308, 5e-324, 1e-300, 1e17, "", "x", "x" * 10_000, "nan", "infinity", "-infinity", "1e999",
@@ -87,7 +89,7 @@ def _change_place(rng: random.Random, document: object) -> None:
     if kind == 0:
         del inner[key]  # type: ignore[attr-defined]
     elif kind == 1 and isinstance(inner, dict):
-        inner[rng.choice(("more", "", "\x1b", str(key).upper()))] = rng.choice(VALUES)
+        inner[rng.choice(("more", "", "\x1b", str(key).upper()))] = deepcopy(rng.choice(VALUES))
     elif kind == 2 and isinstance(inner, dict):
         inner[str(rng.choice(VALUES))[:50]] = inner.pop(key)
     elif kind == 3 and inner is not other:
@@ -99,7 +101,7 @@ def _change_place(rng: random.Random, document: object) -> None:
     elif kind == 5 and isinstance(inner, list):
         inner.extend(inner[: rng.choice((1, 100))])
     else:
-        inner[key] = rng.choice(VALUES)  # type: ignore[index]
+        inner[key] = deepcopy(rng.choice(VALUES))  # type: ignore[index]
 
 
 def toml(rng: random.Random, content: bytes) -> bytes:

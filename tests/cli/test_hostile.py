@@ -174,6 +174,25 @@ def test_commands_refuse_a_protocol_that_plans_too_much(root, changes, message):
         assert message in refused(command, root), command
 
 
+def test_commands_refuse_a_protocol_that_was_put_there_after_the_trials(root):
+    """A lower target and another seed, with new hashes everywhere. Only the record of the run still names the first."""
+    rewritten(root, seed=99)
+    resealed(root)
+    for command in COMMANDS:
+        assert "another protocol" in refused(command, root), command
+
+
+def test_verify_alone_says_that_the_meaning_of_a_certificate_is_quoted(root, tmp_path):
+    content = json.loads((root / CERTIFICATE).read_bytes())
+    content["horizon"] = 10**13
+    (tmp_path / "c.json").write_text(canonical_json(content) + "\n")
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "c.json")])
+    recomputed, _, quoted = result.output.partition("Only quoted")
+    about = f"what was counted: safe ({content['definition']['event']}) in trials of steer/one with at most 1"
+    assert about in quoted
+    assert about not in recomputed
+
+
 @pytest.mark.parametrize("name", ["protocol.json", "manifest.json", "provenance.json", CERTIFICATE])
 @pytest.mark.parametrize(
     "content",

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
+import threading
+import time
 
 import pytest
 from clusters import make_tls, other_source, scheduler, tls_words, worker
@@ -11,6 +14,7 @@ from toy_protocol import contents, protocol
 from ccfs.runs import cluster as module
 from ccfs.runs.cluster import Tls, cluster_engine
 from ccfs.runs.executors import process_engine, serial_engine
+from ccfs.runs.generators import generators_now
 from ccfs.runs.run import run
 from ccfs.runs.store import RunError
 
@@ -103,6 +107,36 @@ def test_cluster_of_other_source_is_refused_and_a_killed_scheduler_ends_the_run_
     run(made, tmp_path / "run", serial_engine(), where="p")
     run(made, tmp_path / "serial", serial_engine(), where="p")
     assert contents(tmp_path / "run") == contents(tmp_path / "serial")
+
+
+def test_batch_on_a_worker_has_the_shared_generators_to_itself():
+    """Dask draws its waiting times from `random`, in another thread, while it tries to connect again."""
+    from distributed.comm import core
+
+    core.random = random
+    drawn, begun, ended = [], threading.Event(), threading.Event()
+
+    def connecting():
+        begun.wait()
+        while not ended.is_set():
+            drawn.append(core.random.uniform(0.0, 1.0))
+
+    thread = threading.Thread(target=connecting)
+    thread.start()
+
+    def batch():
+        before = generators_now()
+        begun.set()
+        while len(drawn) < 100:
+            time.sleep(0.001)
+        return generators_now() == before
+
+    try:
+        assert module._alone(batch)
+    finally:
+        begun.set()
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from unittest import mock
 
 import numpy as np
 from failing_disk import Disk, Fault, can_happen
+from keys import ADA
 from small_training import config_with, make
-from toy_protocol import contents, text
+from toy_protocol import TEXT, contents, text
 from typer.testing import CliRunner, Result
 
 from ccfs.cli.main import app
@@ -28,6 +29,10 @@ _ONE_ARM = ('[[schedules]]\nname = "four"\naction = { count = 4, sigma = 0.2, mu
 _ANYTIME = {
     "law": ("cohort = { first = 100, count = 64 }", "initial_law = 64"),
     "bound": ('bound = "cohort"', 'bound = "anytime"\nstop_at_budget = 0.01'),
+}
+_HASHES = {
+    "traces": ("batch = 4", 'batch = 4\ntraces = "hashes"'),
+    "attacks": (TEXT[TEXT.index("[[attacks]]") :].format(), ""),
 }
 
 
@@ -84,8 +89,10 @@ def _train(run: Path, inputs: Path) -> Result:
 COMMANDS = (
     Command("run", _run),
     Command("run, stopping early", lambda run, inputs: _run(run, inputs, "anytime.toml")),
+    Command("run, hashes only", lambda run, inputs: _run(run, inputs, "hashes.toml")),
     Command("certify", lambda run, inputs: invoke("certify", run), _run_only),
     Command("report", lambda run, inputs: invoke("report", run), _run),
+    Command("sign", lambda run, inputs: invoke("sign", run, "--key", inputs / "key"), _run),
     Command("image certify", _image),
     Command("image certify, more images", _image, lambda run, inputs: _image(run, inputs, "--images", 2)),
     Command("image report", lambda run, inputs: invoke("image", "report", run, "--trust"), _image),
@@ -98,6 +105,8 @@ def make_inputs(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "protocol.toml").write_text(text(trials=8, one=_ONE_ARM))
     (folder / "anytime.toml").write_text(text(trials=64, one=_ONE_ARM, **_ANYTIME))
+    (folder / "hashes.toml").write_text(text(trials=8, one=_ONE_ARM, **_HASHES))
+    (folder / "key").write_text(ADA)
     pictures = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 2), dtype=np.uint8)
     np.savez(folder / "images.npz", images=pictures, labels=np.array([0, 1, 2]))
     if str(SUPPORT) not in sys.path:

@@ -1,0 +1,113 @@
+"""The study of runs without traces: its command on few trials, and its stored results recomputed."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from ccfs.certificates.bounds import Bound
+from ccfs.certificates.trajectory import certify_event
+from ccfs.files.merkle import least_exposed
+from ccfs.protocol.model import load_protocol, parse_protocol
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "million"
+STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def stored(name):
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def study(trials):
+    whole = load_protocol(FOLDER / "protocol.toml")
+    content = whole.model_dump(mode="json")
+    return parse_protocol({**content, "trials": {**content["trials"], "initial_law": trials}}, where="protocol")
+
+
+def test_study_has_a_million_trials():
+    assert "million" in STORED
+    assert stored("million")["trials"] == load_protocol(FOLDER / "protocol.toml").trials.count == 1_000_000
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_certificate_follows_from_its_counts(name):
+    found = stored(name)
+    made = study(found["trials"])
+    assert found["protocol"] == made.hash
+    proof = certify_event(
+        found["successes"],
+        found["trials"],
+        delta=made.claim.delta,
+        family=made.family,
+        target=made.claim.target,
+        schedule=made.arms[0].schedule.plan,
+        bound=Bound.CLOPPER_PEARSON,
+        event="passes",
+    )
+    assert (found["p_lower"], found["budget"]) == (proof.p_lower, proof.budget)
+    assert found["certificate"]["successes"] == found["successes"]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_audit_is_clean_and_says_what_its_draw_exposes(name):
+    found = stored(name)
+    told = found["audit"]
+    assert (told["faults"], told["unchecked"], told["trajectories"]) == ([], [], found["trials"])
+    for part in told["exposure"]:
+        least = least_exposed(found["trials"], told["replayed"], per_cent=round(100 * part["probability"]))
+        assert part["forged"] == least
+    assert found["bytes"] <= 100 * found["trials"]
+
+
+def passing_probability(points=1201, reach=3.0):
+    """The probability of passing the post, by following the law of the position on a grid.
+
+    The position moves to 0.8 x + 0.2 z if the action 0.2 z - 0.2 x is accepted, and to 0.8 x otherwise.
+    """
+    x = np.linspace(-reach, reach, points)
+    step = x[1] - x[0]
+    edges = np.concatenate([x - step / 2, [x[-1] + step / 2]])
+    low, high = x[:, None] - 0.45, x[:, None] + 0.45  # where accepted actions lead
+    cut = np.clip(edges[None, :], low, high)
+    moves = np.diff(ndtr((cut - 0.8 * x[:, None]) / 0.2), axis=1)
+    left = 1.0 - moves.sum(axis=1)
+    place = (0.8 * x + reach) / step
+    floor = np.floor(place).astype(int).clip(0, points - 2)
+    share = place - floor
+    np.add.at(moves, (np.arange(points), floor), left * (1.0 - share))
+    np.add.at(moves, (np.arange(points), floor + 1), left * share)
+    law = np.zeros(points)
+    law[points // 2] = 1.0
+    for _ in range(20):
+        law = law @ moves
+    # The post is in the middle of a cell.
+    return float(law[x < 0.8 - step / 2].sum() + law[np.isclose(x, 0.8)].sum() / 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STORED)
+def test_observed_rate_is_the_one_that_the_law_of_the_corridor_gives(name):
+    """The grid is off by less than 1e-5: half as many points move the result by 8e-6. Chance adds five deviations."""
+    found = stored(name)
+    truth = passing_probability()
+    chance = 5.0 * math.sqrt(truth * (1.0 - truth) / found["trials"])
+    assert abs(found["successes"] / found["trials"] - truth) < 1e-5 + chance
+    assert found["p_lower"] < truth + 1e-5
+
+
+@pytest.mark.slow
+def test_command_measures_a_run(tmp_path):
+    words = ["--trials", "400", "--replay", "20", "--run", str(tmp_path / "run"), "--out", str(tmp_path / "out.json")]
+    done = subprocess.run([sys.executable, str(FOLDER / "run.py"), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert (found["trials"], found["audit"]["replayed"], found["audit"]["faults"]) == (400, 20, [])
+    assert set(found["commands"]) == {"run", "certify", "verify", "audit"}
+    assert all(part["peak_megabytes"] > 10.0 for part in found["commands"].values())
