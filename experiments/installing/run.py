@@ -66,6 +66,14 @@ if __name__ == "__main__":
         command = ["ccfs", "run", "study.toml", "--seeds", "4", "--cluster", cluster.scheduler_address, "-o", "CLUSTER"]
         assert subprocess.run(command).returncode in (0, 1)
 """
+_MINARI = """
+import minari
+dataset = minari.load_dataset("demo/a-v0")
+env = dataset.recover_environment()
+assert env.observation_space == dataset.observation_space
+env.reset(seed=1)
+env.step(dataset[0].actions[0])
+"""
 _OMNISAFE = """
 import warnings
 warnings.simplefilter("ignore")
@@ -86,13 +94,15 @@ import json
 from importlib.metadata import distributions
 print(json.dumps({found.name.lower(): found.version for found in distributions()}))
 """
+SCRIPTS = {"sb3": _SB3, "onnx_file": _ONNX, "cluster": _CLUSTER, "minari_file": _MINARI, "omnisafe_run": _OMNISAFE}
 COMMANDS = {
     CORE: f"{_QUICK} && ccfs audit RUN --replay 1 && ccfs study list",
     "sb3": "python sb3.py",
     "onnx": "python onnx_file.py",
     "torch": "python images.py",
     "cluster": f"{_QUICK} && python cluster.py",
-    "minari": f"{_QUICK} && MINARI_DATASETS_PATH=$PWD/minari ccfs export RUN --minari demo/a-v0 --arm steering/one",
+    "minari": f"{_QUICK} && export MINARI_DATASETS_PATH=$PWD/minari && "
+    "ccfs export RUN --minari demo/a-v0 --arm steering/one && python minari_file.py",
     "safety": "ccfs study run goal2-ladder --seeds 1 --workers 1 -o RUN || test $? -eq 1",
     "omnisafe": "python omnisafe_run.py",
     "dev": "ruff --version && mypy --version && pytest --version",
@@ -143,7 +153,7 @@ def tried(wheel: Path, python: str, extra: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         programs = installed(wheel, python, extra, folder)
-        for name, code in {"sb3": _SB3, "onnx_file": _ONNX, "cluster": _CLUSTER, "omnisafe_run": _OMNISAFE}.items():
+        for name, code in SCRIPTS.items():
             (folder / f"{name}.py").write_text(code, encoding="utf-8")
         shutil.copy(ROOT / "docs/tutorials/images.py", folder)
         if extra == "onnx":
