@@ -136,9 +136,9 @@ def installed(wheel: Path, python: str, extra: str, folder: Path) -> Path:
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     constraints.write_text("\n".join(pin for pin in pins if pin.startswith("torch==")) + "\n", encoding="utf-8")
     wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
-    pip(programs / "python", "install", "-c", str(constraints), wanted)
+    pip(programs / "python", "install", "--no-compile", "-c", str(constraints), wanted)
     if extra in WITHOUT_DEPENDENCIES and not is_without_wheels(python, extra):
-        pip(programs / "python", "install", "--no-deps", *WITHOUT_DEPENDENCIES[extra])
+        pip(programs / "python", "install", "--no-compile", "--no-deps", *WITHOUT_DEPENDENCIES[extra])
     return programs
 
 
