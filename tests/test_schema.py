@@ -71,7 +71,9 @@ def _strata():
 
 
 def _log(folder):
-    (folder / "log.tsv").write_text("idx\tlabel\tpredict\tradius\ttop\tretained\tdrawn\n4\t1\t1\t0.1\t990\t1000\t1000\n")
+    (folder / "log.tsv").write_text(
+        "idx\tlabel\tpredict\tradius\ttop\tretained\tdrawn\n4\t1\t1\t0.1\t990\t1000\t1000\n"
+    )
     return folder / "log.tsv"
 
 
@@ -127,7 +129,9 @@ def documents(finished, tmp_path_factory):
 
 
 # The version of each document that is not in its first one.
-VERSIONS = {"certificate": 2, "image-counts": 2, "image-run": 2, "provenance": 2, "table": 3, "trajectory": 2}
+VERSIONS = {
+    "certificate": 2, "image-counts": 2, "image-run": 2, "plan": 2, "provenance": 2, "table": 3, "trajectory": 2,
+}  # fmt: skip
 
 
 def format_of(kind):
