@@ -46,12 +46,14 @@ _QUICK = "ccfs demo --protocol > study.toml && (ccfs run study.toml --seeds 4 --
 _SB3 = """
 import gymnasium, ccfs
 from stable_baselines3 import PPO
+from ccfs.controllers import CertifyCallback
 env = gymnasium.make("Pendulum-v1")
-PPO("MlpPolicy", env, n_steps=64, device="cpu").learn(64).save("model.zip")
-schedule = ccfs.ProposalSchedule(count=1, sigma=0.1)
-found = ccfs.certify_policy(env, "model.zip", event=lambda trace: True, schedule=schedule,
-                            horizon=5, trials=3, target=0.1, delta=0.1, seed=0)
-assert found.successes == 3
+claim = dict(event=lambda trace: True, schedule=ccfs.ProposalSchedule(count=1, sigma=0.1),
+             horizon=5, trials=3, target=0.1, delta=0.1, seed=0)
+callback = CertifyCallback(lambda: gymnasium.make("Pendulum-v1"), times=1, **claim)
+PPO("MlpPolicy", env, n_steps=64, device="cpu").learn(64, callback=callback).save("model.zip")
+found = ccfs.certify_policy(env, "model.zip", **claim)
+assert found.successes == callback.certificates[0].certificate.successes == 3
 """
 _ONNX = """
 import numpy as np
