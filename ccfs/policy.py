@@ -198,8 +198,15 @@ def _prepared(env: EnvOrMaker, policy: Policy | Callable[[], Policy], given: Cla
     )
     wrapped = objects.wrapped(claim)
     check_horizon(objects.env, horizon, name="env")
-    numbers = {"delta": claim.delta, "family": claim.family, "target": claim.target}
-    certify_event(0, count, **numbers, schedule=claim.schedule, bound=Bound.CLOPPER_PEARSON)
+    certify_event(
+        0,
+        count,
+        delta=claim.delta,
+        family=claim.family,
+        target=claim.target,
+        schedule=claim.schedule,
+        bound=Bound.CLOPPER_PEARSON,
+    )
     missing = impossible(objects.protocol(claim))
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")

@@ -123,7 +123,7 @@ def plan(
         echo("These are forecasts. Only the certifying run certifies.")
         if plot is not None:
             echo(f"Plot: {plot}")
-    exit_unless(all(one.needed is not None for one in (*found, *named)))
+    exit_unless(None not in [*(one.needed for one in found), *(part.needed for part in named)])
 
 
 def _count_rule(protocol: Protocol) -> str:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from ccfs.certificates import checks
@@ -45,9 +45,7 @@ class FamilyPlan(Table):
     """How many trials the claim about a named disturbance needs. A forecast, no certificate."""
 
     name: str = Field(description="Arm, event and disturbance.")
-    note: Literal["A forecast from the weighed trials of a pilot. It certifies nothing."] = Field(
-        default=_NOTE, description="What these numbers are."
-    )
+    note: str = Field(default=_NOTE, description="What these numbers are.")
     target: float = Field(description="The probability that the event is to keep in the whole box.")
     delta: float = Field(description="Failure probability of all claims of the family together.")
     family: int = Field(description="Number of claims that share `delta`.")
@@ -92,7 +90,7 @@ class FamilyDesign:
         self._held = np.array(self._claim.held)
         self._scores, self._energies = np.array(self._claim.scores), np.array(self._claim.energies)
 
-    def kept(self, rows: Sequence[int]) -> float | None:
+    def kept(self, rows: Sequence[int] | NDArray[np.int64]) -> float | None:
         """Return what trials of the pilot would certify in the worst cell. Rows beyond the weighed ones are unweighed.
 
         None certifies nothing.

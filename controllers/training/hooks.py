@@ -84,7 +84,7 @@ class Certifying:
     def certify(self, policy: Policy, steps: int) -> Certified:
         """Certify the policy as it is now. A premise that does not hold is a warning, so that the training goes on."""
         number = len(self.certificates)
-        claim = Claim(**{**self._claim, "family": self._times, "seed": self._claim["seed"] + number})  # type: ignore[typeddict-item]
+        claim = Claim(**{**self._claim, "family": self._times, "seed": self._claim["seed"] + number})
         run = None if self.folder is None else self.folder / f"steps-{steps}"
         certificate = None
         try:
