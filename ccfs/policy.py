@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import gymnasium
 
@@ -40,17 +40,37 @@ from ccfs.runtime.remade import remaker
 from ccfs.runtime.wrapper import ProposalWrapper
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ccfs.audit.run import AuditReport
     from ccfs.controllers.intake import Policy
 
-__all__ = ["audit_policy", "certify_policy", "load_certificate"]
+__all__ = ["Claim", "audit_policy", "certify_policy", "check_policy", "load_certificate"]
 
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+EnvOrMaker: TypeAlias = gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]]
+
+
+class Claim(TypedDict, total=False):
+    """The arguments of `certify_policy` that say what is claimed. All but the last five must be given."""
+
+    event: Event | Callable[[Trace], bool]
+    schedule: Schedule | ProposalSchedule | Sequence[ProposalSchedule]
+    horizon: int
+    trials: int
+    target: float
+    delta: float
+    seed: int
+    draws: tuple[int, int] | None
+    verifier: Verifier | None
+    fallbacks: Sequence[FallbackEntry]
+    family: int
+    resolution: float | None
 
 
 def certify_policy(
-    env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
+    env: EnvOrMaker,
     policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],
@@ -114,32 +134,28 @@ def certify_policy(
     Raises:
         PremiseError: trials do not repeat. Nothing is certified.
     """
-    count = checks.count("trials", trials, minimum=1)
-    objects = _objects(env, policy, event=event, verifier=verifier, fallbacks=fallbacks)
-    program = CausalProgram.for_space(objects.env.action_space, verifier=objects.verifier, fallbacks=objects.fallbacks)
-    claim = Claimed(
-        schedule=as_schedule(schedule, program.deciding),
-        horizon=horizon,
-        trials=count,
-        target=target,
-        delta=delta,
-        family=family,
-        seed=seed,
-        resolution=resolution,
-        draws=_draws(draws, count),
+    objects, claim = _prepared(
+        env,
+        policy,
+        Claim(
+            event=event,
+            schedule=schedule,
+            horizon=horizon,
+            trials=trials,
+            target=target,
+            delta=delta,
+            seed=seed,
+            draws=draws,
+            verifier=verifier,
+            fallbacks=fallbacks,
+            family=family,
+            resolution=resolution,
+        ),
     )
-    wrapped = objects.wrapped(claim)
-    check_horizon(objects.env, horizon, name="env")
-    # Mistakes must show before hours of trials: first in the numbers of the claim, then in the parts, by one step.
-    bound = Bound.CLOPPER_PEARSON
-    certify_event(0, count, delta=delta, family=family, target=target, schedule=claim.schedule, bound=bound)
-    missing = impossible(objects.protocol(claim))
-    if missing is not None:
-        raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
-    _try_one_step(objects, wrapped, seed)
     with TemporaryDirectory(prefix="ccfs-") as scratch:
         root = Path(scratch) / "run" if run is None else Path(run)
-        with _progress(objects.name, count + objects.repeats(count), is_shown=progress) as advance:
+        total = claim.trials + objects.repeats(claim.trials)
+        with _progress(objects.name, total, is_shown=progress) as advance:
             store = run_objects(objects, claim, root, advance=advance)
         (certificate,) = certify(store)
         if run is not None:
@@ -147,6 +163,50 @@ def certify_policy(
 
             write_report(store)
     return certificate
+
+
+def check_policy(env: EnvOrMaker, policy: Policy | Callable[[], Policy], **claim: Unpack[Claim]) -> None:
+    """Raise what `certify_policy` would raise before its first trial. One step is tried, and nothing is certified."""
+    inspect.signature(certify_policy).bind(env, policy, **claim)  # names the argument that is missing or unknown
+    _prepared(env, policy, claim)
+
+
+def _prepared(env: EnvOrMaker, policy: Policy | Callable[[], Policy], given: Claim) -> tuple[Objects, Claimed]:
+    """Return the objects and the numbers of a claim.
+
+    Mistakes must show before hours of trials: first in the numbers, then in the parts, by one step.
+    """
+    count, horizon = checks.count("trials", given["trials"], minimum=1), given["horizon"]
+    verifier, fallbacks = given.get("verifier"), given.get("fallbacks", ())
+    objects = _objects(env, policy, event=given["event"], verifier=verifier, fallbacks=fallbacks)
+    program = CausalProgram.for_space(objects.env.action_space, verifier=objects.verifier, fallbacks=objects.fallbacks)
+    claim = Claimed(
+        schedule=as_schedule(given["schedule"], program.deciding),
+        horizon=horizon,
+        trials=count,
+        target=given["target"],
+        delta=given["delta"],
+        family=given.get("family", 1),
+        seed=given["seed"],
+        resolution=given.get("resolution"),
+        draws=_draws(given.get("draws"), count),
+    )
+    wrapped = objects.wrapped(claim)
+    check_horizon(objects.env, horizon, name="env")
+    certify_event(
+        0,
+        count,
+        delta=claim.delta,
+        family=claim.family,
+        target=claim.target,
+        schedule=claim.schedule,
+        bound=Bound.CLOPPER_PEARSON,
+    )
+    missing = impossible(objects.protocol(claim))
+    if missing is not None:
+        raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
+    _try_one_step(objects, wrapped, claim.seed)
+    return objects, claim
 
 
 def _draws(draws: object, trials: int) -> tuple[int, int] | None:
@@ -165,7 +225,7 @@ def _draws(draws: object, trials: int) -> tuple[int, int] | None:
 
 def audit_policy(
     run: str | Path,
-    env: gymnasium.Env[Vector, Vector] | Callable[[], gymnasium.Env[Vector, Vector]],
+    env: EnvOrMaker,
     policy: Policy | Callable[[], Policy],
     *,
     event: Event | Callable[[Trace], bool],

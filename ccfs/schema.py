@@ -46,6 +46,9 @@ DOCUMENTS: Mapping[str, str] = {
     "image-counts": "ccfs.images.counts:RunKey",
     "image-certificate": "ccfs.images.certificate:ImageCertificate",
     "image-endpoints": "ccfs.images.endpoints:AttackHead",
+    "image-assessment": "ccfs.images.others:AssessmentDocument",
+    "study-list": "ccfs.experiments:StudyList",
+    "training-status": "ccfs.controllers.training.plan:TrainingStatus",
 }
 """The model of each kind of document, imported when it is asked for."""
 SHIPPED = Path(__file__).parent / "schemas"

@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from ccfs.controllers.adapters.sb3 import from_sb3
     from ccfs.controllers.adapters.torch import from_torch
     from ccfs.controllers.intake import as_controller
+    from ccfs.controllers.training.hooks import certify_omnisafe
+    from ccfs.controllers.training.sb3_callback import CertifyCallback
     from ccfs.runtime.flat import flattened
 
 __all__ = [
     "Card",
+    "CertifyCallback",
     "Controller",
     "FrozenNormalizer",
     "NumpyActor",
     "ZooEntry",
     "ZooError",
     "as_controller",
+    "certify_omnisafe",
     "flattened",
     "from_callable",
     "from_omnisafe",
@@ -43,7 +47,9 @@ __all__ = [
 
 # Names are imported when they are first used, so that the zoo and its actors do not load Gymnasium.
 _HOMES = {
+    "CertifyCallback": "ccfs.controllers.training.sb3_callback",
     "as_controller": "ccfs.controllers.intake",
+    "certify_omnisafe": "ccfs.controllers.training.hooks",
     "flattened": "ccfs.runtime.flat",
     "from_callable": "ccfs.controllers.adapters.callables",
     "from_omnisafe": "ccfs.controllers.adapters.omnisafe",

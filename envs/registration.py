@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes.util
 import dataclasses
-import importlib
+import importlib.util
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ _HUMAN_OR_PIXELS = ("observe_vision", "debug")
 # Settings that decide whether the fast step applies. The self-test runs with them.
 _DECISIVE = ("config", "task_id")
 _OFF_SCREEN = ("rgb_array", "depth_array")
+_NEWEST = (3, 11)
+"""The newest Python on which the extra `safety` can be installed, as its markers in pyproject.toml say."""
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
 
 
@@ -57,9 +60,6 @@ def make(
     Raises:
         ValueError: if `env_id` is unknown, or if `max_episode_steps` is more than the task itself allows.
     """
-    # Imported here, so that `import ccfs.envs` needs neither Safety-Gymnasium nor MuJoCo.
-    from ccfs.envs.safety import compat
-
     arguments = dict(settings)
     if render_mode is not None:
         arguments["render_mode"] = render_mode
@@ -69,12 +69,27 @@ def make(
     can_be_fast = fast and (render_mode is None or off_screen)
     kind, spec = builder_of(env_id, fast=can_be_fast, settings=arguments, pictures=off_screen)
     spec = dataclasses.replace(spec, entry_point=kind)
-    stock = compat.stock("utils.registration")
+    stock = _stock("utils.registration")
     env: gymnasium.Env[Any, Any] = stock.make(spec, max_episode_steps=max_episode_steps, **arguments)
     if max_episode_steps is not None:
         check_limit(env.unwrapped, max_episode_steps)
     _name_slices(env.unwrapped)
     return env
+
+
+def _stock(name: str) -> Any:
+    """Import a module of Safety-Gymnasium. On a Python that it has no wheels for, say so: no command would help."""
+    is_here = all(importlib.util.find_spec(part) is not None for part in ("mujoco", "safety_gymnasium"))
+    if not is_here and sys.version_info[:2] > _NEWEST:
+        raise ImportError(
+            f"Safety-Gymnasium needs MuJoCo 2.3.3, which has no wheels for this Python, "
+            f"{sys.version_info[0]}.{sys.version_info[1]}. Use Python 3.10 or 3.11: "
+            f"python3.11 -m venv NEW && NEW/bin/pip install 'ccfs-rl[safety]'"
+        )
+    # Imported here, so that `import ccfs.envs` needs neither Safety-Gymnasium nor MuJoCo.
+    from ccfs.envs.safety import compat
+
+    return compat.stock(name)
 
 
 def _name_slices(env: Any) -> None:
@@ -109,9 +124,7 @@ def builder_of(
         settings: arguments that replace the registered ones, of which `config` and `task_id` matter.
         pictures: True to load the textures that rendering shows.
     """
-    from ccfs.envs.safety import compat
-
-    stock = compat.stock("utils.registration")
+    stock = _stock("utils.registration")
     name = env_id.removeprefix("ccfs/")
     if name not in stock.safe_registry:
         raise ValueError(f"`env_id` must be an id of Safety-Gymnasium, got {env_id!r}. Try one of {', '.join(TASKS)}.")
@@ -146,9 +159,7 @@ def make_gymnasium(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
 
     This is what `gymnasium.make("ccfs/SafetyPointGoal2-v0")` calls.
     """
-    from ccfs.envs.safety import compat
-
-    conversion = compat.stock("wrappers.gymnasium_conversion")
+    conversion = _stock("wrappers.gymnasium_conversion")
     env: gymnasium.Env[Any, Any] = conversion.SafetyGymnasium2Gymnasium(make(env_id, **settings))
     return env
 

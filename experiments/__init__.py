@@ -9,14 +9,18 @@ import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from ccfs.files.documents import Digest, Document, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ccfs.runs.store import Store
 
-__all__ = ["Study", "studies", "study"]
+__all__ = ["Study", "StudyList", "list_studies", "studies", "study"]
 
 _HERE = Path(__file__).resolve().parent
 _KEY = ("controller", "schedule", "attack", "trial", "reset_seed")
@@ -69,6 +73,44 @@ def studies() -> tuple[Study, ...]:
     others = sorted(path.stem for path in folder.glob("*.toml") if path.stem != "protocol")
     table = _study("goal2", folder / "protocol.toml", "table", folder / "paper.csv")
     return (table, *(_study(f"goal2-{name}", folder / f"{name}.toml", name) for name in others))
+
+
+class StudyEntry(Table):
+    """One study of the package."""
+
+    name: str = Field(description="Name of the study, for `ccfs study run`.")
+    description: str = Field(description="What it asks.")
+    protocol: Digest = Field(description="Hash of its protocol.")
+    trials: int = Field(ge=1, description="Trials of all arms, with and without attacks.")
+    is_kept: bool = Field(description="Whether the trial lines of a finished run are in the package, to compare with.")
+
+
+class StudyList(Document):
+    """The studies that ship with the package."""
+
+    format: Literal["ccfs/study-list/1"] = Field(
+        default="ccfs/study-list/1", description="Kind and version of this document."
+    )
+    studies: tuple[StudyEntry, ...] = Field(description="One entry for each study. The table of the paper comes first.")
+
+
+def list_studies() -> StudyList:
+    """Return what each study asks, and how many trials it has."""
+    from ccfs.protocol.model import load_protocol
+
+    entries = []
+    for one in studies():
+        made = load_protocol(one.protocol)
+        entries.append(
+            StudyEntry(
+                name=one.name,
+                description=made.description,
+                protocol=made.hash,
+                trials=len(made.arms) * (1 + len(made.attacks)) * made.trials.count,
+                is_kept=one.kept is not None,
+            )
+        )
+    return StudyList(studies=tuple(entries))
 
 
 def study(name: str) -> Study:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import keys
 import pytest
+from small_training import noise_checkpoint
 from toy_protocol import protocol
 from typer.testing import CliRunner
 
@@ -69,6 +70,13 @@ def _strata():
     return certify_strata(*counts, delta=0.05, family=1, target=0.5, schedule=block, sampling="law")
 
 
+def _log(folder):
+    (folder / "log.tsv").write_text(
+        "idx\tlabel\tpredict\tradius\ttop\tretained\tdrawn\n4\t1\t1\t0.1\t990\t1000\t1000\n"
+    )
+    return folder / "log.tsv"
+
+
 def _totals():
     totals = [[0.0, 1.0]] * 20
     return certify_totals(totals, kind="return", lowest=-1.0, highest=2.0, delta=0.1, family=1, sampling="cohort")
@@ -113,12 +121,17 @@ def documents(finished, tmp_path_factory):
         "image-counts": json.loads(read_counts(STUDY / "band" / "counts.parquet").key.to_bytes()),
         "image-certificate": json.loads(_image_certificate().to_bytes()),
         "image-endpoints": json.loads(read_attack(STUDY / "attack" / "endpoints.jsonl")[0].to_bytes()),
+        "image-assessment": printed("image", "audit", _log(folder), "--sigma", "0.25", "--json"),
+        "study-list": printed("study", "list", "--json"),
+        "training-status": printed("train", "status", noise_checkpoint(folder).parents[1], "--json"),
     }
     return found
 
 
 # The version of each document that is not in its first one.
-VERSIONS = {"certificate": 2, "image-counts": 2, "image-run": 2, "provenance": 2, "table": 3, "trajectory": 2}
+VERSIONS = {
+    "certificate": 2, "image-counts": 2, "image-run": 2, "plan": 2, "provenance": 2, "table": 3, "trajectory": 2,
+}  # fmt: skip
 
 
 def format_of(kind):

@@ -12,6 +12,7 @@ from ccfs.cli.shared import (
     CaOption,
     CertOption,
     ClusterOption,
+    JsonOption,
     KeyOption,
     TimeoutOption,
     cluster_or,
@@ -350,6 +351,7 @@ def audit(
     rows: Annotated[int, typer.Option(help="Number of images to print.")] = 20,
     replay: Annotated[int, typer.Option(help="For a run: number of images to count again.")] = 1,
     trust: _Trust = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what the radii that another program printed are worth, or audit a run of ours.
 
@@ -357,35 +359,49 @@ def audit(
     something was not checked.
     """
     from ccfs.certificates.rounding import lower_text
-    from ccfs.images.others import assess, read_log
+    from ccfs.images.others import assess, assessment, read_log
 
     if log.is_dir():
-        from ccfs.images.audit import audit_images
+        _audit_run(log, replay=replay, trust=trust, as_json=as_json)
+        return
+    if sigma is None:
+        raise ValueError("`--sigma` must be given: a log does not say its noise scale.")
+    found = assess(read_log(log), sigma=sigma, delta=delta, n=n, filtered=filtered)
+    over = [item for item in found if item.is_overstated]
+    if as_json:
+        made = assessment(found, sigma=sigma, delta=delta, filtered=filtered)
+        echo(made.to_bytes().decode().rstrip())
+        exit_unless(not over)
+        return
+    for item in found[:rows]:
+        shown = "abstains" if item.printed is None else f"printed {item.row.radius or f'{item.printed:.4f}'}"
+        mark = "  OVERSTATED" if item.is_overstated else ""
+        echo(f"image {item.row.index}: {shown}, worth {lower_text(item.worth)} ({item.reason}){mark}")
+    lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
+    echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
+    exit_unless(not over)
 
-        report = audit_images(log, replay=replay, trust=trust)
+
+def _audit_run(folder: Path, *, replay: int, trust: bool, as_json: bool) -> None:
+    """Audit an image run of ours and print what was found."""
+    from ccfs.images.audit import audit_images
+
+    report = audit_images(folder, replay=replay, trust=trust)
+    if as_json:
+        echo(report.to_bytes().decode().rstrip())
+    else:
         echo(
             *(f"note: {note}" for note in report.notes),
             *(f"FAULT {fault}" for fault in report.faults),
             *(f"NOT CHECKED: {what}" for what in report.unchecked),
             *(f"would run {part}. Read that code, then use --trust." for part in report.would_run),
         )
-        exit_unless(report.is_clean)
+    exit_unless(report.is_clean)
+    if not as_json:
         verdict = "no fault in what was checked" if report.unchecked else "clean"
-        echo(f"{log}: {verdict}. {report.replayed} of {report.trajectories} images counted again.")
-        if report.unchecked:
-            raise typer.Exit(NOT_CHECKED)
-        return
-    if sigma is None:
-        raise ValueError("`--sigma` must be given: a log does not say its noise scale.")
-    found = assess(read_log(log), sigma=sigma, delta=delta, n=n, filtered=filtered)
-    for item in found[:rows]:
-        shown = "abstains" if item.printed is None else f"printed {item.row.radius or f'{item.printed:.4f}'}"
-        mark = "  OVERSTATED" if item.is_overstated else ""
-        echo(f"image {item.row.index}: {shown}, worth {lower_text(item.worth)} ({item.reason}){mark}")
-    over = [item for item in found if item.is_overstated]
-    lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
-    echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
-    exit_unless(not over)
+        echo(f"{folder}: {verdict}. {report.replayed} of {report.trajectories} images counted again.")
+    if report.unchecked:
+        raise typer.Exit(NOT_CHECKED)
 
 
 def _refuse_untrusted(folder: Path, foreign: tuple[str, ...], *, trust: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfs.cli.run import run_and_certify
-from ccfs.cli.shared import OutputOption, WorkersOption, engine_for, exit_unless, print_table
+from ccfs.cli.shared import JsonOption, OutputOption, WorkersOption, engine_for, exit_unless, print_table
 from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
@@ -21,16 +21,15 @@ app = typer.Typer(name="study", help="The studies that ship with the package, to
 
 
 @app.command(name="list")
-def list_studies() -> None:
+def list_all(as_json: JsonOption = False) -> None:
     """List the studies with what each asks."""
-    from ccfs.experiments import studies
-    from ccfs.protocol.model import load_protocol
+    from ccfs.experiments import list_studies
 
-    rows = []
-    for one in studies():
-        made = load_protocol(one.protocol)
-        trials = len(made.arms) * (1 + len(made.attacks)) * made.trials.count
-        rows.append((one.name, made.description, f"{trials:,}"))
+    found = list_studies()
+    if as_json:
+        echo(found.to_bytes().decode().rstrip())
+        return
+    rows = [(one.name, one.description, f"{one.trials:,}") for one in found.studies]
     print_table("Studies", ("Name", "What it asks", "Trials"), rows, left=2)
     echo("Next: ccfs study run NAME")
 
@@ -85,6 +84,8 @@ def _print_table(one: Study, store: Store, event: str) -> None:
 
 def _comparison(one: Study, store: Store) -> str:
     """Say whether the traces of a run are those that are kept."""
+    if store.protocol().quick_look_of is not None:
+        return "A quick look draws noise of its own, so its traces are compared with nothing."
     common, other = (0, 0) if one.kept is None else one.compared(store)
     if not common:
         return "No trial of this run is kept, so its traces were compared with nothing."

@@ -77,6 +77,7 @@ def plan(
     from ccfs.protocol.model import load_protocol
     from ccfs.study.plan import HEADS, PlanDocument
     from ccfs.study.plan import plan as forecast
+    from ccfs.study.plan_families import FAMILY_HEADS, plan_families
 
     made = None if protocol is None else load_protocol(protocol)
     if (rate is None) == (pilot is None):
@@ -107,16 +108,22 @@ def plan(
         )
     if plot is not None:
         _draw_plans(found, plot)
+    named = () if made is None or pilot is None else plan_families(made, open_run(pilot), chance=chance)
     if as_json:
-        echo(PlanDocument(plans=tuple(found)).to_bytes().decode().rstrip())
+        echo(PlanDocument(plans=tuple(found), families=named).to_bytes().decode().rstrip())
     else:
         for one in found:
             print_table(f"{one.name}, rate {one.rate:.4g}: a forecast", HEADS, one.cells(), left=0)
             echo(one.sentence)
+        for part in named:
+            print_table(f"{part.name}: a forecast", FAMILY_HEADS, part.cells(), left=0)
+            echo(part.sentence)
+        if named == () and made is not None and made.families:
+            echo("Named disturbances are forecast from a pilot that has them: --pilot RUN.")
         echo("These are forecasts. Only the certifying run certifies.")
         if plot is not None:
             echo(f"Plot: {plot}")
-    exit_unless(all(one.needed is not None for one in found))
+    exit_unless(None not in [*(one.needed for one in found), *(part.needed for part in named)])
 
 
 def _count_rule(protocol: Protocol) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfs.cli.shared import interruptible
-from ccfs.files.terminal import echo, echo_error, without_markup
+from ccfs.cli.shared import JsonOption, interruptible, print_table
+from ccfs.files.terminal import echo, echo_error
 
 if TYPE_CHECKING:
     from ccfs.controllers.training.plan import Plan
@@ -122,22 +122,20 @@ def export(
 @app.command()
 def status(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = _RUNS,
+    as_json: JsonOption = False,
 ) -> None:
     """Show how far each run is."""
-    from rich.console import Console
-    from rich.table import Table
+    from ccfs.controllers.training.plan import training_status
 
-    from ccfs.controllers.training.state import CURVE, TrainingState
-
-    table = Table("controller", *CURVE[:3], "multiplier", "steps/s")
-    for path in sorted(folder.glob("*/checkpoint.npz")):
-        try:
-            state = TrainingState.load(path)
-        except ValueError as error:
-            echo_error(error)
-            continue
-        row = dict(zip(CURVE, state.curve[-1], strict=True))
-        rate = state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"])
-        shown = (f"{state.steps:,}", f"{row['return']:.2f}", f"{row['cost']:.1f}", f"{row['multiplier']:.3f}")
-        table.add_row(without_markup(state.config.name), *shown, f"{rate:,.0f}")
-    Console().print(table)
+    found = training_status(folder)
+    if as_json:
+        echo(found.to_bytes().decode().rstrip())
+        return
+    for error in found.unread:
+        echo_error(error)
+    rows = [
+        (one.controller, f"{one.steps:,}", f"{one.episode_return:.2f}", f"{one.episode_cost:.1f}",
+         f"{one.multiplier:.3f}", f"{one.steps_per_second:,.0f}")
+        for one in found.runs
+    ]  # fmt: skip
+    print_table("Training", ("controller", "steps", "return", "cost", "multiplier", "steps/s"), rows)

@@ -10,8 +10,9 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from pydantic import Field
 from scipy.special import ndtr
 
 from ccfs.certificates import checks
@@ -19,6 +20,7 @@ from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.filtered import Abstention, certify_counts, substituted_one_sided
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.rounding import fraction_upper
+from ccfs.files.documents import Document, Table
 from ccfs.files.reading import RefusedFileError, read_arrays, read_bytes
 from ccfs.images.counts import RecordError
 from ccfs.images.filters import Filter, NoFilter
@@ -27,7 +29,7 @@ from ccfs.images.smoother import FilteredSmoother
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Assessment", "LogRow", "Smooth", "assess", "read_log", "wrapped"]
+__all__ = ["Assessment", "AssessmentDocument", "LogRow", "Smooth", "assess", "assessment", "read_log", "wrapped"]
 
 _NAMES = {
     "index": ("idx", "index", "image", "id"),
@@ -69,6 +71,43 @@ class Assessment:
     def is_overstated(self) -> bool:
         """Whether more was printed than follows."""
         return self.printed is not None and self.printed > self.worth
+
+
+class AssessedImage(Table):
+    """One image of a log of another program."""
+
+    image: int = Field(description="Number of the image in the log.")
+    printed: float | None = Field(description="The radius that was printed, or null if the image abstained.")
+    worth: float = Field(description="The radius that follows, rounded down. 0 certifies nothing.")
+    reason: str = Field(description="Why it is this one, in words.")
+    is_overstated: bool = Field(description="Whether more was printed than follows.")
+
+
+class AssessmentDocument(Document):
+    """What the radii that another program printed are worth."""
+
+    format: Literal["ccfs/image-assessment/1"] = Field(
+        default="ccfs/image-assessment/1", description="Kind and version of this document."
+    )
+    sigma: float = Field(description="Noise scale of the log.")
+    delta: float = Field(gt=0.0, lt=1.0, description="Failure probability per image.")
+    is_filtered: bool = Field(description="Whether the classifier discarded some noisy copies.")
+    images: tuple[AssessedImage, ...] = Field(description="One entry for each image, in the order of the log.")
+
+
+def assessment(found: Sequence[Assessment], *, sigma: float, delta: float, filtered: bool) -> AssessmentDocument:
+    """Return what `assess` found as a document."""
+    images = tuple(
+        AssessedImage(
+            image=item.row.index,
+            printed=item.printed,
+            worth=item.worth,
+            reason=item.reason,
+            is_overstated=item.is_overstated,
+        )
+        for item in found
+    )
+    return AssessmentDocument(sigma=sigma, delta=delta, is_filtered=filtered, images=images)
 
 
 class Smooth(Protocol):

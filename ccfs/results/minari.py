@@ -1,6 +1,7 @@
 """Export trials of a run as a Minari dataset. Observations come from a replay that must meet the stored hashes.
 
-With a sensor stage the observations are the environment's own, and `infos` also has what was read of them.
+With a sensor stage the observations are the environment's own, and `infos` also has what was read of them. So the
+environment that a dataset recovers is the plain one: an episode's seed and actions give its observations again.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import DTypeLike, NDArray
 
 from ccfs.files.reading import entries
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
+from ccfs.protocol.tables import EnvironmentSpec
 from ccfs.runs.batches import plan
-from ccfs.runs.build import build_arm
+from ccfs.runs.build import build_arm, build_environment
 from ccfs.runs.host import ChildHost
 from ccfs.runs.manifest import manifest_faults
 from ccfs.runs.reader import RunReader
@@ -28,6 +32,8 @@ from ccfs.runs.record import StepRow, TrajectoryRow
 from ccfs.runs.store import RunError, Store, Trust
 from ccfs.runs.trial import StopRule, TrialRecorder, run_trial
 from ccfs.runs.trust import foreign_parts, places_of, untrusted
+from ccfs.runtime.environment import Signals, inner_step
+from ccfs.runtime.grid import Grid
 from ccfs.runtime.interfaces import Controller, Vector
 from ccfs.runtime.program import CausalProgram
 from ccfs.runtime.wrapper import ProposalWrapper
@@ -89,6 +95,43 @@ class _Tap(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
         return returned  # type: ignore[return-value]  # five values or six, as the environment has it
 
 
+class Recovered(gymnasium.Wrapper[Vector, Vector, Vector, Vector]):
+    """The environment of an exported dataset: without noise, with rounded observations and five results per step."""
+
+    def __init__(self, env: gymnasium.Env[Vector, Vector], spec: EnvironmentSpec) -> None:
+        super().__init__(env)
+        self._grid, self._signals = Grid(spec.grid), Signals(cost=spec.cost, goal=spec.goal)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Vector, dict[str, object]]:
+        """Begin an episode. The seed of an episode of the dataset gives its first observation."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._grid(observation), info
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, object]]:
+        """Step the environment. Its cost, if it has one, is `info["cost"]`."""
+        found = inner_step(self.env, action, self._signals)
+        info = found.info if found.cost is None else {**found.info, "cost": found.cost}
+        return self._grid(found.observation), found.reward, found.terminated, found.truncated, info
+
+
+def recovered(environment: dict[str, object]) -> Recovered:
+    """Return the environment of a dataset. Minari's `recover_environment` calls this with what the dataset says."""
+    spec = EnvironmentSpec.model_validate(environment)
+    return Recovered(build_environment(spec), spec)
+
+
+def _spec(protocol: Protocol) -> EnvSpec:
+    """Return what Minari needs to make the environment again. Our own checks replace Gymnasium's checker."""
+    return EnvSpec(
+        id=f"ccfs/{protocol.name}-v0",
+        entry_point=f"{__name__}:recovered",
+        disable_env_checker=True,
+        kwargs={"environment": protocol.environment.model_dump(mode="json")},
+    )
+
+
 def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, attack: str | None = None) -> Exported:
     """Write the trials of one arm, nominal or under one attack, as a Minari dataset on this machine.
 
@@ -145,11 +188,13 @@ def export_minari(store: Store, dataset_id: str, *, arm: str | None = None, atta
         if not buffers:
             raise RunError(f"{store.root}: holds no trial with a step to export.")
         with warnings.catch_warnings():
-            # Minari warns that author, link and registered environment are missing. Only the user could know them.
+            # Minari warns that author, link and environment for evaluation are missing. Only the user could know them.
             warnings.filterwarnings("ignore", category=UserWarning, module="minari")
             dataset = create_dataset_from_buffers(
                 dataset_id=dataset_id,
                 buffer=buffers,
+                env=_spec(protocol),
+                requirements=[f"ccfs-rl>={version('ccfs-rl')}"],
                 observation_space=tap.observation_space,
                 action_space=tap.action_space,
                 algorithm_name=f"ccfs {chosen.name}",

@@ -15,6 +15,7 @@ from ccfs.files.imports import from_source, loading
 from ccfs.protocol.errors import ProtocolError, advice_on_arguments, advice_on_import, advice_on_kind
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol, Reference
 from ccfs.protocol.registry import ALL_OF, IN_MEMORY, target
+from ccfs.protocol.tables import EnvironmentSpec
 from ccfs.runs.events import AllOf, Event
 from ccfs.runtime.environment import Signals, time_limit
 from ccfs.runtime.flat import flattened
@@ -26,6 +27,7 @@ __all__ = [
     "attack_limit",
     "build_arm",
     "build_controller",
+    "build_environment",
     "build_event",
     "check",
     "check_horizon",
@@ -45,7 +47,7 @@ def build_arm(
     protocol: Protocol, arm: Arm, attack: AttackSpec | CausalAttack | None
 ) -> tuple[ProposalWrapper, Controller]:
     """Return the wrapped environment and the controller of one arm, freshly made. An attack may be made already."""
-    env = flattened(_make("environment", protocol.environment, "environment", gymnasium.Env))
+    env = build_environment(protocol.environment)
     wrapped = ProposalWrapper(
         env,
         program=build_program(protocol, env),
@@ -57,6 +59,11 @@ def build_arm(
         resolution=protocol.environment.grid,
     )
     return wrapped, build_controller(protocol, arm)
+
+
+def build_environment(spec: EnvironmentSpec) -> gymnasium.Env[Vector, Vector]:
+    """Return the environment that a protocol names, freshly made, with flat observations."""
+    return flattened(_make("environment", spec, "environment", gymnasium.Env))
 
 
 def build_controller(protocol: Protocol, arm: Arm) -> Controller:

@@ -29,6 +29,7 @@ from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import Protocol
 from ccfs.runs.store import Store
 from ccfs.study.opened import OpenedRun
+from ccfs.study.plan_families import FamilyPlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -415,8 +416,11 @@ class TrialPlan(Table):
 class PlanDocument(Document):
     """Forecasts of the trials that claims need. No certificate."""
 
-    format: Literal["ccfs/plan/1"] = Field(default="ccfs/plan/1", description="Kind and version of this document.")
+    format: Literal["ccfs/plan/2"] = Field(default="ccfs/plan/2", description="Kind and version of this document.")
     plans: tuple[TrialPlan, ...] = Field(description="One forecast for each claim.")
+    families: tuple[FamilyPlan, ...] = Field(
+        description="One forecast for each arm, event and named disturbance. They need a pilot."
+    )
 
 
 def plan(

@@ -1,17 +1,20 @@
-"""The training plan: which controllers to train, and in which order, read from a TOML file."""
+"""The training plan: which controllers to train, in which order, read from a TOML file, and how far they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from ccfs.controllers.training.config import TrainingConfig
+from ccfs.files.documents import Document, Table
 from ccfs.files.reading import read_text
 from ccfs.files.toml import read_toml
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "TrainingStatus", "training_status"]
 
 _KEYS = {"environment", "seeds", "milestones", "folder", "checkpoints"}
 
@@ -66,3 +69,50 @@ class Plan:
         for milestone in self.milestones:
             for config in self.configs:
                 yield config, milestone
+
+
+class RunStatus(Table):
+    """How far one controller is, with the numbers of its last epoch."""
+
+    controller: str = Field(description="Name of the controller.")
+    steps: int = Field(ge=0, description="Environment steps so far.")
+    episode_return: float = Field(description="Mean return of an episode.")
+    episode_cost: float = Field(description="Mean cost of an episode.")
+    multiplier: float = Field(description="The price of cost.")
+    steps_per_second: float = Field(description="Speed of the last epoch.")
+
+
+class TrainingStatus(Document):
+    """How far the controllers of a folder are."""
+
+    format: Literal["ccfs/training-status/1"] = Field(
+        default="ccfs/training-status/1", description="Kind and version of this document."
+    )
+    runs: tuple[RunStatus, ...] = Field(description="One entry for each controller, in the order of their folders.")
+    unread: tuple[str, ...] = Field(description="Why a checkpoint could not be read, one text for each.")
+
+
+def training_status(folder: Path) -> TrainingStatus:
+    """Return how far each run in a folder is. A checkpoint that cannot be read is named."""
+    from ccfs.controllers.training.state import CURVE, TrainingState
+
+    runs: list[RunStatus] = []
+    unread: list[str] = []
+    for path in sorted(folder.glob("*/checkpoint.npz")):
+        try:
+            state = TrainingState.load(path)
+        except ValueError as error:
+            unread.append(str(error))
+            continue
+        row = {name: float(value) for name, value in zip(CURVE, state.curve[-1], strict=True)}
+        runs.append(
+            RunStatus(
+                controller=state.config.name,
+                steps=int(state.steps),
+                episode_return=row["return"],
+                episode_cost=row["cost"],
+                multiplier=row["multiplier"],
+                steps_per_second=state.config.steps_per_epoch / (row["rollout_seconds"] + row["update_seconds"]),
+            )
+        )
+    return TrainingStatus(runs=tuple(runs), unread=tuple(unread))

@@ -23,10 +23,9 @@ settings = {
 }
 
 # %%
-import contextlib
-import io
+from IPython.utils.capture import capture_output
 
-with contextlib.redirect_stdout(io.StringIO()):  # OmniSafe prints a table for each epoch
+with capture_output():  # OmniSafe shows a table for each epoch
     omnisafe.Agent("PPOLag", "SafetyPointGoal1-v0", custom_cfgs=settings).learn()
 (run,) = {path.parent for path in folder.rglob("config.json")}
 print(sorted(path.name for path in (run / "torch_save").iterdir()))
@@ -57,3 +56,34 @@ print(ccfs.in_words(certificate))
 # %% [markdown]
 # An agent that hardly moves keeps its cost low, so this certificate says little about a useful one. Certify reaching the goal too
 # (`ccfs.GoalBeforeCost(horizon=100)`). [The SafetyPointGoal2 study](../goal2.md) does it for agents with ten million steps.
+
+# %% [markdown]
+# ## While it learns
+#
+# One call before `learn` certifies at regular epochs, through OmniSafe's own logger. So `progress.csv`, TensorBoard and W&B have it. Both
+# certificates share `delta`.
+
+# %%
+import csv
+
+from ccfs.controllers import certify_omnisafe
+
+with capture_output():
+    agent = omnisafe.Agent("PPOLag", "SafetyPointGoal1-v0", custom_cfgs=settings)
+    hook = certify_omnisafe(
+        agent,
+        env,
+        times=2,
+        event=ccfs.CostAtMost(limit=0.0, horizon=100),
+        schedule=ccfs.ProposalSchedule(count=1, sigma=0.2),
+        horizon=100,
+        trials=60,
+        target=0.5,
+        delta=0.01,
+        seed=1,
+        resolution=2.0**-20,
+    )
+    agent.learn()
+with open(Path(agent.agent.logger.log_dir) / "progress.csv", newline="") as file:
+    for row in csv.DictReader(file):
+        print(row["Train/Epoch"], {key: row[key] for key in row if key.startswith("ccfs/")})

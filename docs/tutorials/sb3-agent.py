@@ -42,3 +42,27 @@ print(certificate.provenance.parts)
 # %% [markdown]
 # [Which models are supported](../controllers.md#what-is-supported) is a list that the tests run. `VecNormalize` is applied and frozen, and the
 # state of an LSTM is carried.
+
+# %% [markdown]
+# ## While it learns
+#
+# A callback certifies at regular points of the training and after its last update. Its numbers go to the model's own logger, and so to TensorBoard
+# and W&B. All three certificates share `delta`, and each has trials of its own.
+
+# %%
+from ccfs.controllers import CertifyCallback
+
+callback = CertifyCallback(
+    lambda: gymnasium.make("CartPole-v1"),
+    times=3,
+    event=ccfs.NotTerminated(horizon=100),
+    schedule=ccfs.ProposalSchedule(count=1, sigma=1.0),
+    horizon=100,
+    trials=200,
+    target=0.8,
+    delta=0.01,
+    seed=2,
+)
+PPO("MlpPolicy", env, n_steps=512, learning_rate=1e-3, seed=3, device="cpu").learn(8_192, callback=callback)
+for one in callback.certificates:
+    print(one.steps, one.logged)

@@ -46,12 +46,14 @@ _QUICK = "ccfs demo --protocol > study.toml && (ccfs run study.toml --seeds 4 --
 _SB3 = """
 import gymnasium, ccfs
 from stable_baselines3 import PPO
+from ccfs.controllers import CertifyCallback
 env = gymnasium.make("Pendulum-v1")
-PPO("MlpPolicy", env, n_steps=64, device="cpu").learn(64).save("model.zip")
-schedule = ccfs.ProposalSchedule(count=1, sigma=0.1)
-found = ccfs.certify_policy(env, "model.zip", event=lambda trace: True, schedule=schedule,
-                            horizon=5, trials=3, target=0.1, delta=0.1, seed=0)
-assert found.successes == 3
+claim = dict(event=lambda trace: True, schedule=ccfs.ProposalSchedule(count=1, sigma=0.1),
+             horizon=5, trials=3, target=0.1, delta=0.1, seed=0)
+callback = CertifyCallback(lambda: gymnasium.make("Pendulum-v1"), times=1, **claim)
+PPO("MlpPolicy", env, n_steps=64, device="cpu").learn(64, callback=callback).save("model.zip")
+found = ccfs.certify_policy(env, "model.zip", **claim)
+assert found.successes == callback.certificates[0].certificate.successes == 3
 """
 _ONNX = """
 import numpy as np
@@ -65,6 +67,14 @@ if __name__ == "__main__":
     with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
         command = ["ccfs", "run", "study.toml", "--seeds", "4", "--cluster", cluster.scheduler_address, "-o", "CLUSTER"]
         assert subprocess.run(command).returncode in (0, 1)
+"""
+_MINARI = """
+import minari
+dataset = minari.load_dataset("demo/a-v0")
+env = dataset.recover_environment()
+assert env.observation_space == dataset.observation_space
+env.reset(seed=1)
+env.step(dataset[0].actions[0])
 """
 _OMNISAFE = """
 import warnings
@@ -86,13 +96,15 @@ import json
 from importlib.metadata import distributions
 print(json.dumps({found.name.lower(): found.version for found in distributions()}))
 """
+SCRIPTS = {"sb3": _SB3, "onnx_file": _ONNX, "cluster": _CLUSTER, "minari_file": _MINARI, "omnisafe_run": _OMNISAFE}
 COMMANDS = {
     CORE: f"{_QUICK} && ccfs audit RUN --replay 1 && ccfs study list",
     "sb3": "python sb3.py",
     "onnx": "python onnx_file.py",
     "torch": "python images.py",
     "cluster": f"{_QUICK} && python cluster.py",
-    "minari": f"{_QUICK} && MINARI_DATASETS_PATH=$PWD/minari ccfs export RUN --minari demo/a-v0 --arm steering/one",
+    "minari": f"{_QUICK} && export MINARI_DATASETS_PATH=$PWD/minari && "
+    "ccfs export RUN --minari demo/a-v0 --arm steering/one && python minari_file.py",
     "safety": "ccfs study run goal2-ladder --seeds 1 --workers 1 -o RUN || test $? -eq 1",
     "omnisafe": "python omnisafe_run.py",
     "dev": "ruff --version && mypy --version && pytest --version",
@@ -126,9 +138,9 @@ def installed(wheel: Path, python: str, extra: str, folder: Path) -> Path:
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     constraints.write_text("\n".join(pin for pin in pins if pin.startswith("torch==")) + "\n", encoding="utf-8")
     wanted = str(wheel) if extra == CORE else f"{wheel}[{extra}]"
-    pip(programs / "python", "install", "-c", str(constraints), wanted)
+    pip(programs / "python", "install", "--no-compile", "-c", str(constraints), wanted)
     if extra in WITHOUT_DEPENDENCIES and not is_without_wheels(python, extra):
-        pip(programs / "python", "install", "--no-deps", *WITHOUT_DEPENDENCIES[extra])
+        pip(programs / "python", "install", "--no-compile", "--no-deps", *WITHOUT_DEPENDENCIES[extra])
     return programs
 
 
@@ -143,7 +155,7 @@ def tried(wheel: Path, python: str, extra: str) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         programs = installed(wheel, python, extra, folder)
-        for name, code in {"sb3": _SB3, "onnx_file": _ONNX, "cluster": _CLUSTER, "omnisafe_run": _OMNISAFE}.items():
+        for name, code in SCRIPTS.items():
             (folder / f"{name}.py").write_text(code, encoding="utf-8")
         shutil.copy(ROOT / "docs/tutorials/images.py", folder)
         if extra == "onnx":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes.util
+import importlib.util
 import os
 import subprocess
 import sys
+from importlib.metadata import requires
 
 import gymnasium
 import numpy as np
 import pytest
 
-from ccfs.envs import TASKS, is_fast, make
+from ccfs.envs import TASKS, is_fast, make, registration
 from ccfs.envs.registration import builder_of, make_gymnasium
 from ccfs.envs.safety import compat
 from ccfs.envs.safety.fast import LightBuilder
@@ -66,6 +68,27 @@ def test_gymnasium_makes_our_environment_with_five_results():
 def test_make_refuses_unknown_ids():
     with pytest.raises(ValueError, match="`env_id` must be an id of Safety-Gymnasium, got 'CartPole-v1'"):
         make("CartPole-v1")
+
+
+def test_a_python_without_wheels_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 12, 1, "final", 0))
+    make("SafetyPointGoal1-v0").close()  # whoever has built it has it
+    found = importlib.util.find_spec
+    absent = {"mujoco", "safety_gymnasium"}
+    for missing in absent:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, out=missing: None if name == out else found(name))
+        for function in (make, make_gymnasium, builder_of):
+            with pytest.raises(
+                ImportError, match=r"no wheels for this Python, 3\.12\. Use Python 3\.10 or 3\.11: python3"
+            ):
+                function("SafetyPointGoal1-v0")
+
+
+def test_markers_of_the_extra_end_where_the_message_begins():
+    first = registration._NEWEST[1] + 1
+    wanted = [text for text in requires("ccfs-rl") if 'extra == "safety"' in text]
+    assert wanted
+    assert all(f'python_version < "3.{first}"' in text for text in wanted)
 
 
 def test_stock_is_one_flag_away():

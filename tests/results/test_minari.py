@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import minari
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 
 from ccfs.cli.main import app
 from ccfs.files.parquet import parquet_bytes, read_parquet
+from ccfs.protocol.model import load_protocol
 from ccfs.results.minari import export_minari
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.manifest import write_manifest
@@ -64,6 +67,39 @@ def test_export_minari_holds_the_stored_trajectories(store, attack):
         assert digests == [row.first_observation, *(step.observation for step in mine)]
     (metadata,) = dataset.storage.get_episode_metadata([3])
     assert (metadata["trial"], metadata["reset_seed"], metadata["outcome"]) == (3, 103, "horizon")
+
+
+@pytest.mark.parametrize("attack", [None, "push"])
+def test_recovered_environment_gives_the_observations_of_the_dataset_again(store, attack):
+    export_minari(store, "toy/steer-v0", arm="steer/four", attack=attack)
+    dataset = minari.load_dataset("toy/steer-v0")
+    env = dataset.recover_environment()
+    assert (env.observation_space, env.action_space) == (dataset.observation_space, dataset.action_space)
+    for episode in dataset.iterate_episodes():
+        (metadata,) = dataset.storage.get_episode_metadata([episode.id])
+        seen = [env.reset(seed=int(metadata["reset_seed"]))[0]]
+        for action, reward, cost in zip(episode.actions, episode.rewards, episode.infos["cost"][1:, 0], strict=True):
+            observation, given, _, _, info = env.step(action)
+            seen.append(observation)
+            assert (given, info["cost"]) == (reward, cost)
+        np.testing.assert_array_equal(np.array(seen), episode.observations)
+    env.close()
+
+
+def test_recovered_safety_gymnasium_is_rounded_and_has_five_results(tmp_path):
+    whole = load_protocol(Path(__file__).parents[2] / "experiments/goal2/ladder.toml")
+    short = whole.first(1).model_copy(update={"horizon": 3})
+    exported = run(short, tmp_path / "run", serial_engine(), where="p")
+    export_minari(exported, "goal2/ladder-v0", arm=short.arms[0].name)
+    dataset = minari.load_dataset("goal2/ladder-v0")
+    env, episode = dataset.recover_environment(), dataset[0]
+    seen = [env.reset(seed=short.trials.seeds[0])[0]]
+    for action in episode.actions:
+        observation, _, _, _, info = env.step(action)
+        assert "cost" in info
+        seen.append(observation)
+    np.testing.assert_array_equal(np.array(seen), episode.observations)
+    env.close()
 
 
 def test_export_minari_cuts_abstained_trajectories_and_leaves_out_empty_ones(tmp_path):
