@@ -26,7 +26,7 @@ from ccfs.certificates.filtered import (
 from ccfs.certificates.images import LabelCounts
 from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
-from ccfs.images.torch import require_torch
+from ccfs.images.torch import first_sentence, require_torch
 
 if TYPE_CHECKING:
     import torch
@@ -354,7 +354,16 @@ class Counter:
 
         # `contiguous()` keeps the strides of grey images, from which torch guesses channels-last, and `.view` fails.
         inputs = proposals if self._channels_last else proposals.clone(memory_format=torch.contiguous_format)
-        logits = logits_of(self._model(inputs.to(self._dtype)))
+        try:
+            answer = self._model(inputs.to(self._dtype))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise ValueError(
+                f"`model` cannot take images of (channels, height, width) {tuple(inputs.shape[1:])}: "
+                f"{first_sentence(error)} Certify images of the shape that it was trained on."
+            ) from error
+        logits = logits_of(answer)
         if tuple(logits.shape) != (len(proposals), self._classes):
             raise ValueError(
                 f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}. "

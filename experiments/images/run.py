@@ -83,13 +83,15 @@ class Study:
         self.seed, self.source = arguments.seed, arguments.data
         self.selection, self.block, self.only_summary = arguments.selection, arguments.block, arguments.summary
         self.first, self.development = arguments.first, arguments.development
-        self.model = None
+        self.model = self.leader = None
         if arguments.checkpoint is None:
             recipe = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))["recipe"]
             self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
             if arguments.int8:
                 asked = Asked(dataset=self.dataset, network=self.network, sigma=self.sigma, int8=True)
                 self.model = None if self.only_summary else asked.model_of()
+                # The 8-bit network has no gradients. Its float form leads the search of an attack.
+                self.leader = asked.float_form()
                 self.network = f"{self.network}-int8"
             else:
                 self.model = folded(load_shipped(arguments.network))
@@ -510,6 +512,7 @@ def attack(study: Study, plan: AttackPlan) -> None:
             plan,
             batch_size=study.batch,
             folder=study.folder / "attack",
+            gradients=study.leader,
             progress=lambda done: bar.advance(task, done),
         )
     verified = [item for item in endpoints if item.is_verified]
