@@ -311,7 +311,8 @@ class Counter:
         if center.size != stream.dimension:
             raise ValueError(f"`stream` must have dimension {center.size}, got {stream.dimension}.")
         self._allocate(center.size)
-        flat_center = torch.from_numpy(center.reshape(-1)).to(self.device)
+        # A copy, because torch warns about arrays that may not be written to, as those of an image set are.
+        flat_center = torch.tensor(center.reshape(-1), device=self.device)
         # Integers: adding up batches in any sizes gives the same counts.
         tally = torch.zeros((len(self._rule.variants), self._classes), dtype=torch.int64, device=self.device)
         reader, waiting = stream.reader(start, device=self.device), 0
