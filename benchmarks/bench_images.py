@@ -4,6 +4,7 @@ Contenders alternate in one run on one thread; the printed ratio is of the media
 other work on the machine does not decide.
 
 Run: python benchmarks/bench_images.py [--network NAME] [--rounds N] [--proposals N]
+Run: python benchmarks/bench_images.py --workers    (two processes against one, by the clock: needs two free cores)
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import json
 import math
 import resource
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,9 +32,12 @@ from ccfs.images import (
     load_shipped,
     shipped_names,
 )
+from ccfs.images.folder import Asked
 from ccfs.images.forms import fused, quantized
 from ccfs.images.networks import ZOO
+from ccfs.images.run import certify_dataset
 from ccfs.images.smoother import Counter
+from ccfs.runs.executors import process_engine, serial_engine
 
 BATCH = 250
 
@@ -84,6 +90,33 @@ def arithmetic_share(passes: float, proposals: int) -> float:
     return (time.process_time() - start) / (proposals / passes)
 
 
+def worker_ratio(network: str, center: np.ndarray, sigma: float, images: int) -> float:
+    """Return the wall time of a run in one process over that in two. Both include the start of their processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "images.npz"
+        np.savez(path, images=np.repeat(center[np.newaxis], images, 0), labels=np.zeros(images, dtype=np.int64))
+        asked = Asked(dataset=str(path), network=network, sigma=sigma, filter="none", classes=10)
+        spent = []
+        for engine in (serial_engine(), process_engine(2)):
+            start = time.monotonic()
+            certify_dataset(
+                asked.model_of(),
+                asked.image_set(),
+                asked.rule(),
+                sigma=sigma,
+                n0=100,
+                n=2000,
+                seed=0,
+                batch_size=BATCH,
+                folder=Path(folder) / engine.name,
+                asked=asked,
+                engine=engine,
+            )
+            spent.append(time.monotonic() - start)
+            print(f"  {engine.name}: {images * 2100 / spent[-1]:.0f} proposals a second by the clock", flush=True)
+    return spent[0] / spent[1]
+
+
 def rates(contenders: dict[str, Callable[[], object]], proposals: int, rounds: int) -> dict[str, float]:
     """Proposals per CPU second: the median over alternating rounds, after one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -102,12 +135,18 @@ def main() -> None:
     parser.add_argument("--network", choices=shipped_names(), default=shipped_names()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--proposals", type=int, default=2000)
+    parser.add_argument("--workers", action="store_true", help="only compare two processes with one")
+    parser.add_argument("--images", type=int, default=80, help="images of that comparison, of 2,100 proposals each")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     card = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))
     size, channels, sigma = card["architecture"]["size"], card["architecture"]["channels"], card["recipe"]["sigma"]
     rng = np.random.default_rng(0)
     center = rng.random((size, size, channels), dtype=np.float32)
+    if arguments.workers:
+        ratio = worker_ratio(arguments.network, center, sigma, arguments.images)
+        print(f"  two processes over one           {ratio:6.2f}   (goal 1.8)")
+        return
     image = torch.from_numpy(center.transpose(2, 0, 1).copy())
     original = load_shipped(arguments.network)
     fast = fused(original, size)

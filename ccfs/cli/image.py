@@ -65,6 +65,10 @@ def certify(
         str | None,
         typer.Option(help="Your network: package.module:factory, a TorchScript file (.pt) or an ONNX file (.onnx)."),
     ] = None,
+    declared: Annotated[
+        str | None,
+        typer.Option(help="What your network is, such as a hash of its weights, if --model gives a plain function."),
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Weights for --model, or a public checkpoint of a CIFAR ResNet.")
     ] = None,
@@ -120,6 +124,7 @@ def certify(
             "classes": classes,
             "network": network,
             "model": model,
+            "declared": declared,
             "checkpoint": checkpoint,
             "arch": arch,
             "int8": int8,
@@ -150,6 +155,7 @@ def certify(
                     batch_size=batch_size,
                     folder=output,
                     indices=wanted,
+                    declared=declared,
                     asked=asked,
                     engine=engine,
                     progress=advance,
@@ -220,6 +226,10 @@ def attack(
     proposals: Annotated[int, typer.Option(help="Proposals per step (paper: 256).")] = 48,
     screen: Annotated[int, typer.Option(help="Proposals per screen (paper: 50000).")] = 1000,
     confirmation: Annotated[int, typer.Option(help="Proposals per endpoint (paper: 250000).")] = 20_000,
+    gradients: Annotated[
+        str | None,
+        typer.Option(help="Another network that leads the search of one without gradients: as --model of certify."),
+    ] = None,
     delta: _Delta = 0.001,
     batch_size: _Batch = 250,
     threads: _Threads = 1,
@@ -235,6 +245,7 @@ def attack(
     from ccfs.images.attack import SearchPlan, cohort
     from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
     from ccfs.images.folder import read_table
+    from ccfs.images.networks import load_model
 
     console = Console()
     run, table = read_table(run_folder)
@@ -244,8 +255,6 @@ def attack(
     _refuse_untrusted(run_folder, asked.foreign, trust=trust)
     if asked.filter != "confidence" or not asked.threshold:
         raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
-    if asked.int8:
-        raise ValueError("the search needs gradients, and the 8-bit network has none. Attack the float run.")
     _use_threads(threads)
     counted = sorted(row.index for row in table.variant(run.variant))
     chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
@@ -264,6 +273,8 @@ def attack(
         delta=delta,
         seed=run.key.seed,
     )
+    # The 8-bit network has no gradients. Its float form leads the search, and the 8-bit one is counted.
+    leader = load_model(gradients) if gradients is not None else asked.float_form() if asked.int8 else None
     with interruptible(_CONTINUES), progress_bar("attack", len(chosen), "images") as advance:
         endpoints = attack_cohort(
             asked.model_of(),
@@ -273,6 +284,8 @@ def attack(
             plan,
             batch_size=batch_size,
             folder=run_folder / "attack",
+            declared=asked.declared,
+            gradients=leader,
             progress=advance,
         )
     verified = [endpoint for endpoint in endpoints if endpoint.is_verified]

@@ -24,7 +24,17 @@ from ccfs.images.smoother import Counter
 from ccfs.images.streams import NoiseStream
 from ccfs.images.torch import require_torch
 
-__all__ = ["Candidate", "Confirmation", "SearchPlan", "cohort", "confirm", "distance_upper", "family_size", "search"]
+__all__ = [
+    "Candidate",
+    "Confirmation",
+    "SearchPlan",
+    "cohort",
+    "confirm",
+    "distance_upper",
+    "family_size",
+    "refuse_without_gradients",
+    "search",
+]
 
 
 def cohort(images: int, size: int, salt: str) -> tuple[int, ...]:
@@ -136,13 +146,16 @@ def search(
     run: str,
     seed: int,
     index: int,
+    climber: Counter | None = None,
 ) -> tuple[Candidate, ...]:
     """Return screened candidates inside `reach` times the radius, best margin first.
 
     Restarts alternate between the two most frequent other labels of `nominal`. The best and the last center of each
     restart are screened, each with its own noise. Centers stay in the box of pixel values. Noise is not clipped.
+    Gradients are those of `climber`, by default of the counter itself.
     """
     checks.positive("radius", radius)
+    climber = counter if climber is None else climber
     others = sorted(
         (label for label in range(len(nominal.retained)) if label != original),
         key=lambda label: (-nominal.retained[label], label),
@@ -151,7 +164,7 @@ def search(
     for restart in range(plan.restarts):
         target = others[restart % min(2, len(others))]
         noise = NoiseStream(run=run, seed=seed, index=index, purpose=f"search/{restart}", dimension=center.size)
-        for place, moved in enumerate(_climb(counter, center, target, original, radius, sigma, plan, noise, restart)):
+        for place, moved in enumerate(_climb(climber, center, target, original, radius, sigma, plan, noise, restart)):
             screen = NoiseStream(
                 run=run, seed=seed, index=index, purpose=f"screen/{restart}/{place}", dimension=center.size
             )
@@ -161,6 +174,19 @@ def search(
             winner = max(others, key=lambda label: (counts.retained[label], -label))
             found.append(Candidate(center=moved, target=winner, screen=counts))
     return tuple(sorted(found, key=lambda candidate: -candidate.margin))
+
+
+def refuse_without_gradients(climber: Counter, center: NDArray[np.float32]) -> None:
+    """Raise ValueError if torch cannot differentiate the network that is to lead a search."""
+    require_torch()
+    import torch
+
+    image = torch.from_numpy(center.transpose(2, 0, 1)[np.newaxis].copy()).to(climber.device)
+    if not climber.logits(image.requires_grad_(True)).requires_grad:
+        raise ValueError(
+            "the network that leads the search must have gradients, and this one has none. Name another form of it, "
+            "such as the network that an ONNX file was exported from: --gradients package.module:factory."
+        )
 
 
 def _climb(

@@ -385,8 +385,9 @@ def model_digest(model: Network, *, declared: str | None = None) -> str:
     if not hasattr(model, "state_dict"):
         if not declared:
             raise ValueError(
-                "a plain function has no weights that can be hashed. Say what it is with `declared`, for example "
-                "with the SHA-256 of its weights. Two different functions must not share this text."
+                "a plain function has no weights that can be hashed. Say what it is with `declared` (--declared on the "
+                "command line), for example with the SHA-256 of its weights. Two different functions must not share "
+                "this text."
             )
         return hashlib.sha256(f"declared:{declared}".encode()).hexdigest()
     module = cast("nn.Module", model)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +15,10 @@ from pydantic import Field
 
 from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
-from ccfs.files.documents import Document, Table
+from ccfs.files.documents import OPTIONAL, Digest, Document, Table
 from ccfs.files.lock import locked
 from ccfs.files.reading import limits, read_array, read_bytes, refuse_links
-from ccfs.images.attack import SearchPlan, confirm, search
+from ccfs.images.attack import SearchPlan, confirm, refuse_without_gradients, search
 from ccfs.images.counts import CountRow, CountTable, RecordError, RunKey, model_digest
 from ccfs.images.data import Images
 from ccfs.images.filters import ConfidenceFilter
@@ -54,11 +54,19 @@ class AttackPlan(Table):
 class AttackHead(Document):
     """First line of `endpoints.jsonl`: the plan of the attack and the key of the counts that it started from."""
 
+    omitted: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
     format: Literal["ccfs/image-endpoints/1"] = Field(
         default="ccfs/image-endpoints/1", description="Kind and version of this document."
     )
     plan: AttackPlan = Field(description="Everything that decides the attack besides the counts.")
     counts: RunKey = Field(description="What the counts are counts of.")
+    gradients: Digest | None = Field(
+        default=None,
+        description="SHA-256 of the network whose gradients led the search, if it is another one than that of the "
+        "counts.",
+        json_schema_extra=OPTIONAL,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +129,7 @@ def attack_cohort(
     batch_size: int,
     folder: Path,
     declared: str | None = None,
+    gradients: Network | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Endpoint, ...]:
     """Search, screen and confirm at every image of the cohort whose substituted radius is positive.
@@ -134,6 +143,8 @@ def attack_cohort(
         batch_size: proposals per model call.
         folder: where `endpoints.jsonl` goes, and moved centers under `pairs/`. One process at a time may write there.
         declared: what `model` is, if it is a plain function, see `model_digest`.
+        gradients: another network, whose gradients lead the search. It is for networks that have none, such as 8-bit
+            ones. Screens and confirmations count `model`, so a claim needs nothing from this one.
         progress: called with 1 after each image.
     """
     if len(cohort) > plan.members:
@@ -149,24 +160,32 @@ def attack_cohort(
         )
     if images.digest != table.key.dataset_sha256:
         raise RecordError("`images` are not those of the counts: their digest differs.")
-    counter = Counter(
-        model, table.key.sigma, ConfidenceFilter(plan.search.threshold), table.key.num_classes, batch_size
+    counter, climber = (
+        Counter(part, table.key.sigma, ConfidenceFilter(plan.search.threshold), table.key.num_classes, batch_size)
+        for part in (model, model if gradients is None else gradients)
     )
+    leader = None if gradients is None else model_digest(gradients)
+    head = AttackHead(plan=plan, counts=table.key, gradients=leader)
+    if cohort:
+        refuse_without_gradients(climber, images.center(cohort[0]))
     # The folder of a run is locked as a whole. An attack may also have a folder of its own.
     with locked(folder.parent if (folder.parent / HEAD).is_file() else folder):
         path = refuse_links(folder, "endpoints.jsonl")
-        done = _started(path, plan, table)
-        for index in cohort:
-            if index not in done:
-                center = images.center(index)
-                done[index], moved = _attacked(counter, center, rows[index], ranks[index], table, plan)
-                # The center first: a line in the log promises that its file exists.
-                if moved is not None:
-                    write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
-                write_atomically(path, _log(plan, table, done.values()))
-            if progress is not None:
-                progress(1)
-        _renew_manifest(folder.parent)
+        done = _started(path, head)
+        try:
+            for index in cohort:
+                if index not in done:
+                    center = images.center(index)
+                    done[index], moved = _attacked(counter, climber, center, rows[index], ranks[index], table, plan)
+                    # The center first: a line in the log promises that its file exists.
+                    if moved is not None:
+                        write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
+                    write_atomically(path, _log(head, done.values()))
+                if progress is not None:
+                    progress(1)
+        finally:
+            # Also after Ctrl-C: every line of the log is whole, and an audit knows the files of the manifest only.
+            _renew_manifest(folder.parent)
     return tuple(done[index] for index in cohort)
 
 
@@ -206,8 +225,7 @@ def read_attack(path: Path) -> tuple[AttackHead, tuple[Endpoint, ...]]:
     return head, tuple(Endpoint(**record.model_dump()) for record in records)
 
 
-def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpoint]:
-    head = AttackHead(plan=plan, counts=table.key)
+def _started(path: Path, head: AttackHead) -> dict[int, Endpoint]:
     if not path.exists():
         write_atomically(path, head.to_bytes())
         return {}
@@ -217,13 +235,14 @@ def _started(path: Path, plan: AttackPlan, table: CountTable) -> dict[int, Endpo
     return {endpoint.index: endpoint for endpoint in endpoints}
 
 
-def _log(plan: AttackPlan, table: CountTable, endpoints: Iterable[Endpoint]) -> bytes:
+def _log(head: AttackHead, endpoints: Iterable[Endpoint]) -> bytes:
     lines = [f"{json.dumps(asdict(endpoint))}\n" for endpoint in endpoints]
-    return AttackHead(plan=plan, counts=table.key).to_bytes() + "".join(lines).encode()
+    return head.to_bytes() + "".join(lines).encode()
 
 
 def _attacked(
     counter: Counter,
+    climber: Counter,
     center: NDArray[np.float32],
     row: CountRow,
     ranked: CountRow,
@@ -256,6 +275,7 @@ def _attacked(
         run=table.key.hash,
         seed=plan.seed,
         index=row.index,
+        climber=climber,
     )[0]
     screened = {**asdict(start), "target": best.target, "screen_margin": best.margin}
     if not best.margin > 0:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ccfs.files.code import file_code_digest
-from ccfs.files.documents import Document, DocumentError, Table
+from ccfs.files.documents import OPTIONAL, Document, DocumentError, Table
 from ccfs.files.imports import files_behind
 from ccfs.files.reading import limits
 from ccfs.images.bands import load_band
@@ -51,6 +51,11 @@ class Asked(Table):
     model: str | None = Field(
         default=None, description="A network of the user's: package.module:factory, a TorchScript or an ONNX file."
     )
+    declared: str | None = Field(
+        default=None,
+        description="What the network is, if `model` gives a plain function, which has no weights to hash.",
+        json_schema_extra=OPTIONAL,
+    )
     checkpoint: Path | None = Field(
         default=None, description="File with weights: of a public CIFAR ResNet, or for the network of `model`."
     )
@@ -64,6 +69,14 @@ class Asked(Table):
     threshold: float = Field(default=0.9, ge=0.0, lt=1.0, description="Threshold of the confidence filter.")
     band: Path | None = Field(default=None, description="Band file, for the filter `band`.")
     sigma: float = Field(gt=0.0, description="Noise scale, in units of a pixel in [0, 1].")
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        content: dict[str, object] = handler(self)
+        # A key that is not given is left out, so that it changes those runs only that give it.
+        if self.declared is None:
+            content.pop("declared", None)
+        return content
 
     @model_validator(mode="after")
     def _complete(self) -> Asked:
@@ -141,6 +154,10 @@ class Asked(Table):
             raise TypeError(f"`{self.model}` gives a plain function, which has no precision and no device to choose.")
         kind = None if self.precision == "as it is" else getattr(torch, self.precision)
         return made.to(device=self.device, dtype=kind)
+
+    def float_form(self) -> nn.Module:
+        """Load the shipped network as it was trained, from which the 8-bit form is made. It has gradients."""
+        return folded(load_shipped(str(self.network)))
 
     def _plain(self) -> Network:
         if self.model is not None:

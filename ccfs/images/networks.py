@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfs.certificates import checks
-from ccfs.images.torch import extra, require_torch
+from ccfs.images.torch import extra, first_sentence, require_torch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -296,10 +296,10 @@ def state_of(path: Path) -> tuple[dict[str, Tensor], str | None]:
         try:
             saved = torch.load(path, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(
-                f"{path} cannot be read as plain weights: {first} A file that holds a whole pickled model is not "
-                "loaded, because that would run code from it. Save `model.state_dict()`, or export TorchScript or ONNX."
+                f"{path} cannot be read as plain weights: {first_sentence(error)} A file that holds a whole pickled "
+                "model is not loaded, because that would run code from it. Save `model.state_dict()`, or export "
+                "TorchScript or ONNX."
             ) from None
     arch = None
     for key in ("state_dict", "model_state_dict", "model", "net", "network", "weights"):
@@ -407,7 +407,7 @@ def _script(path: Path) -> nn.Module:
             made: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ValueError(
-            f"{path} is no TorchScript file: {str(error).splitlines()[0]} If it holds weights, use --checkpoint, with "
+            f"{path} is no TorchScript file: {first_sentence(error)} If it holds weights, use --checkpoint, with "
             "--model package.module:factory for the network that they belong to."
         ) from None
     return made.eval()
@@ -427,7 +427,7 @@ def _onnx(path: Path) -> nn.Module:
     try:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has exceptions of its own for every kind of damage
-        raise ValueError(f"{path} is no ONNX network that can be run here: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path} is no ONNX network that can be run here: {first_sentence(error)}") from None
     if len(session.get_inputs()) != 1:
         raise ValueError(f"{path} must have one input, got {[item.name for item in session.get_inputs()]}.")
     entry = session.get_inputs()[0]

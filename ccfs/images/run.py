@@ -138,6 +138,7 @@ def _loaded(asked: str, expected: str, batch_size: int) -> _Counting:
         n=wanted.estimation_trials,
         seed=wanted.seed,
         stream=wanted.stream,
+        declared=described.declared,
     )
     _refuse_other_key(wanted, key)
     return _Counting(Counter(model, key.sigma, rule, key.num_classes, batch_size), images, key)

@@ -26,7 +26,7 @@ from ccfs.certificates.filtered import (
 from ccfs.certificates.images import LabelCounts
 from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.streams import ESTIMATION, SELECTION, NoiseStream
-from ccfs.images.torch import require_torch
+from ccfs.images.torch import first_sentence, require_torch
 
 if TYPE_CHECKING:
     import torch
@@ -311,7 +311,8 @@ class Counter:
         if center.size != stream.dimension:
             raise ValueError(f"`stream` must have dimension {center.size}, got {stream.dimension}.")
         self._allocate(center.size)
-        flat_center = torch.from_numpy(center.reshape(-1)).to(self.device)
+        # A copy, because torch warns about arrays that may not be written to, as those of an image set are.
+        flat_center = torch.tensor(center.reshape(-1), device=self.device)
         # Integers: adding up batches in any sizes gives the same counts.
         tally = torch.zeros((len(self._rule.variants), self._classes), dtype=torch.int64, device=self.device)
         reader, waiting = stream.reader(start, device=self.device), 0
@@ -354,7 +355,16 @@ class Counter:
 
         # `contiguous()` keeps the strides of grey images, from which torch guesses channels-last, and `.view` fails.
         inputs = proposals if self._channels_last else proposals.clone(memory_format=torch.contiguous_format)
-        logits = logits_of(self._model(inputs.to(self._dtype)))
+        try:
+            answer = self._model(inputs.to(self._dtype))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise ValueError(
+                f"`model` cannot take images of (channels, height, width) {tuple(inputs.shape[1:])}: "
+                f"{first_sentence(error)} Certify images of the shape that it was trained on."
+            ) from error
+        logits = logits_of(answer)
         if tuple(logits.shape) != (len(proposals), self._classes):
             raise ValueError(
                 f"`model` must return ({len(proposals)}, {self._classes}) logits, got {tuple(logits.shape)}. "

@@ -6,7 +6,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +108,8 @@ def _channels_last(images: NDArray[np.generic], path: Path) -> NDArray[np.uint8]
 def load_folder(folder: Path, *, size: int | None = None) -> LazyImages:
     """Load pictures from one folder per class, as image-classification tools keep them.
 
-    Classes are the sorted names of the folders. Pictures are read when they are needed.
+    Classes are the sorted names of the folders. Pictures are read when they are needed. They have three channels, or
+    one if all of them are grey.
 
     Args:
         folder: the folder of the class folders.
@@ -128,24 +129,31 @@ def load_folder(folder: Path, *, size: int | None = None) -> LazyImages:
             f"{folder} must hold one folder of pictures per class, at least two classes, got {len(classes)} folders "
             f"and {len(files)} pictures."
         )
-    summary = hashlib.sha256(f"folder size {size}".encode())
+
+    def opened(file: Path, wanted: str | None = None) -> Any:
+        try:
+            # Read first, so that a lazy decoder keeps no file open.
+            picture = image_module.open(io.BytesIO(file.read_bytes()))
+            return picture if wanted is None else picture.convert(wanted)
+        except Exception as error:  # a decoder may raise anything
+            raise DataError(f"{file} cannot be read as a picture: {error}") from None
+
+    # Opening reads the head only. It stops at the first picture with colours.
+    mode = "L" if all(opened(file).mode in ("1", "L") for file, _ in files) else "RGB"
+    summary = hashlib.sha256(f"folder size {size}{' grey' if mode == 'L' else ''}".encode())
     for file, label in files:
         summary.update(f"{label} {file.relative_to(folder).as_posix()} {file_digest(file)}\n".encode())
 
     def load(index: int) -> NDArray[np.uint8]:
-        file, _ = files[index]
-        try:
-            # Read first, so that a lazy decoder keeps no file open.
-            picture = image_module.open(io.BytesIO(file.read_bytes())).convert("RGB")
-        except Exception as error:  # a decoder may raise anything
-            raise DataError(f"{file} cannot be read as a picture: {error}") from None
+        picture = opened(files[index][0], mode)
         if size is not None:
             scale = size * 8 / 7 / min(picture.size)
             wide = [max(size, round(side * scale)) for side in picture.size]
             picture = picture.resize(wide, image_module.Resampling.BILINEAR)
             left, top = (wide[0] - size) // 2, (wide[1] - size) // 2
             picture = picture.crop((left, top, left + size, top + size))
-        return np.asarray(picture, dtype=np.uint8)
+        pixels = np.asarray(picture, dtype=np.uint8)
+        return pixels[..., np.newaxis] if mode == "L" else pixels
 
     return LazyImages(
         name=folder.name,

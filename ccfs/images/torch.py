@@ -1,4 +1,4 @@
-"""The one place that imports what an extra brings, such as torch.
+"""The one place that imports what an extra brings, such as torch, and that shortens its errors.
 
 It stays a module of its own because every module here needs it. It imports nothing of ours, so no cycle can form.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["extra", "require_torch"]
+__all__ = ["extra", "first_sentence", "require_torch"]
 
 
 def require_torch() -> None:
@@ -18,6 +18,16 @@ def require_torch() -> None:
     torch, and counts can be read and certified without it.
     """
     extra("torch", "torch")
+
+
+def first_sentence(error: Exception) -> str:
+    """Return the first sentence of an error of a library. What follows is advice for its own users.
+
+    >>> first_sentence(ValueError("Weights only load failed. This file can still be loaded"))
+    'Weights only load failed.'
+    """
+    text = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(". ")
+    return f"{text or type(error).__name__}."
 
 
 def extra(name: str, of: str) -> ModuleType:

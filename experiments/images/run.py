@@ -82,13 +82,16 @@ class Study:
         self.limit, self.trials, self.batch = arguments.images, arguments.trials, arguments.batch
         self.seed, self.source = arguments.seed, arguments.data
         self.selection, self.block, self.only_summary = arguments.selection, arguments.block, arguments.summary
-        self.model = None
+        self.first, self.development = arguments.first, arguments.development
+        self.model = self.leader = None
         if arguments.checkpoint is None:
             recipe = json.loads((ZOO / arguments.network / "card.json").read_text(encoding="utf-8"))["recipe"]
             self.network, self.sigma, self.dataset = arguments.network, float(recipe["sigma"]), recipe["dataset"]
             if arguments.int8:
                 asked = Asked(dataset=self.dataset, network=self.network, sigma=self.sigma, int8=True)
                 self.model = None if self.only_summary else asked.model_of()
+                # The 8-bit network has no gradients. Its float form leads the search of an attack.
+                self.leader = asked.float_form()
                 self.network = f"{self.network}-int8"
             else:
                 self.model = folded(load_shipped(arguments.network))
@@ -210,9 +213,10 @@ def curves(study: Study, table: CountTable) -> None:
 
 
 def thresholds(study: Study) -> None:
-    """Choose a confidence threshold on the first third of the images, confirm on the rest."""
-    table = study.count("thresholds", ConfidenceFilter(*GRID), list(range(study.limit)), 100, study.trials)
-    development = study.limit // 3
+    """Choose a confidence threshold on the first images, by default a third of them, and confirm on the rest."""
+    indices = list(range(study.first, study.first + study.limit))
+    table = study.count("thresholds", ConfidenceFilter(*GRID), indices, 100, study.trials)
+    development = study.development or study.limit // 3
     radii = study.thresholds("0.25", "0.5", "0.75")
     rows = {}
     for threshold, variant in zip(GRID, table.key.variants, strict=True):
@@ -220,8 +224,9 @@ def thresholds(study: Study) -> None:
         for name, chosen in (("development", slice(None, development)), ("confirmation", slice(development, None))):
             group = table.variant(variant)[chosen]
             found, labels = verdicts(group, Rule.EXPLICIT, table, delta=DELTA), [row.label for row in group]
-            hits = sum(certified_count(found, labels, radius, strict=True) for radius in radii)
-            parts[name] = hits / (len(group) * len(radii))
+            certified = {radius: certified_count(found, labels, radius, strict=True) for radius in radii}
+            parts[name] = sum(certified.values()) / (len(group) * len(radii))
+            parts[f"certified_{name}"] = certified
             parts[f"retained_{name}"] = float(retention(group))
         rows[str(threshold)] = parts
     best = {name: max(rows, key=lambda level: rows[level][name]) for name in ("development", "confirmation")}
@@ -229,6 +234,7 @@ def thresholds(study: Study) -> None:
         "thresholds",
         {
             "images": study.limit,
+            "first_image": study.first,
             "development_images": development,
             "selection_trials": 100,
             "estimation_trials": study.trials,
@@ -506,6 +512,7 @@ def attack(study: Study, plan: AttackPlan) -> None:
             plan,
             batch_size=study.batch,
             folder=study.folder / "attack",
+            gradients=study.leader,
             progress=lambda done: bar.advance(task, done),
         )
     verified = [item for item in endpoints if item.is_verified]
@@ -550,6 +557,8 @@ def main() -> None:
     parser.add_argument("--int8", action="store_true", help="count the 8-bit form of a shipped network")
     parser.add_argument("--selection", type=int, help="band: selection proposals per image, by default a tenth")
     parser.add_argument("--block", type=int, default=50, help="band: images counted with and without filter in turn")
+    parser.add_argument("--first", type=int, default=0, help="thresholds: position of the first image")
+    parser.add_argument("--development", type=int, help="thresholds: images that choose, by default a third")
     parser.add_argument("--summary", action="store_true", help="count nothing, summarise the stored counts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--members", type=int, default=128, help="attack: cohort size")

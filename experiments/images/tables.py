@@ -44,11 +44,21 @@ def thresholds(stored: dict) -> None:
     print(f"Objective: {stored['objective']} ({', '.join(stored['radii'])}). ", end="")
     print(f"Chosen on development images: {stored['chosen_on_development']}. ", end="")
     print(f"Best on untouched images: {stored['best_on_confirmation']}.\n")
+    # Summaries of the first studies have no counts per radius.
+    radii = stored["radii"] if "first_image" in stored else []
     rows = [
-        [name, f"{row['development']:.4f}", f"{row['confirmation']:.4f}", f"{row['retained_confirmation']:.4f}"]
+        [
+            name,
+            f"{row['development']:.4f}",
+            f"{row['confirmation']:.4f}",
+            f"{row['retained_confirmation']:.4f}",
+            *(str(row["certified_confirmation"][radius]) for radius in radii),
+        ]
         for name, row in stored["thresholds"].items()
     ]
-    table(["threshold", "development", "confirmation", "retained"], rows)
+    table(
+        ["threshold", "development", "confirmation", "retained", *(f"untouched > {radius}" for radius in radii)], rows
+    )
 
 
 def band(stored: dict) -> None:
@@ -127,6 +137,50 @@ def attack(stored: dict) -> None:
         table(["image", "labels", "distance", "substituted radius at least", "ratio", "certified radius"], rows)
 
 
+def boundary(stored: dict) -> None:
+    """Print every confirmed pair, verified or not."""
+    print(f"### Output-selected boundary pairs, {stored['confirmation']} fresh proposals at each end\n")
+    print(f"Of {len(stored['screens'])} candidates {len(stored['confirmations'])} pairs were confirmed, ", end="")
+    print(f"in one family of {stored['family']}. Verified: **{stored['verified']}**. ", end="")
+    print("The candidates were chosen by their counts, so this shows existence and no frequency.\n")
+    rows = [
+        [
+            str(item["index"]),
+            f"{item['original']} to {item['changed']}",
+            upper_text(item["distance"]),
+            lower_text(item["radius_lower"]),
+            *(
+                f"{item[end]['retained'][item['original']]} / {item[end]['retained'][item['changed']]}"
+                for end in ("nominal", "shifted")
+            ),
+            "yes" if item["is_verified"] else "no",
+        ]
+        for item in stored["confirmations"]
+    ]
+    head = [
+        "image",
+        "labels",
+        "distance",
+        "substituted radius at least",
+        "nominal counts",
+        "shifted counts",
+        "verified",
+    ]
+    table(head, rows)
+
+
+def anytime(stored: dict) -> None:
+    """Print what stopping early saved."""
+    print(f"### Stopping early, filter {stored['filter']}, radius {stored['radius']:g}\n")
+    print(f"{stored['images']} test images, at most {stored['most']} proposals, delta {stored['delta']} each. ", end="")
+    print(f"The fixed number certifies {stored['certified_fixed']} of them with {stored['proposals_fixed']} ", end="")
+    print(
+        f"proposals. Stopping early certifies {stored['certified_anytime']} with {stored['proposals_anytime']}: ",
+        end="",
+    )
+    print(f"{100 * stored['saved']:.1f}% of the proposals are saved.\n")
+
+
 def main() -> None:
     """Print every network's studies."""
     print("# Image studies\n\nPrinted by `python experiments/images/tables.py` from the stored summaries.\n")
@@ -142,6 +196,9 @@ def main() -> None:
             ("thresholds", thresholds),
             ("band", band),
             ("attack", attack),
+            ("boundary", boundary),
+            ("anytime-none", anytime),
+            ("anytime-confidence", anytime),
         ):
             path = folder / f"{name}.json"
             if path.exists():

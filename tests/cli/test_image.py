@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from ccfs.cli.main import app
 from ccfs.images import data, read_counts
+from ccfs.images.endpoints import read_attack
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
@@ -108,6 +109,11 @@ def test_certify_band_and_int8_runs(strokes):
     assert small.exit_code == 0, small.output
     kept = [read_counts(strokes / name / "counts.parquet").key for name in ("band", "int8")]
     assert kept[0].model_sha256 != kept[1].model_sha256
+    sizes = ["--members", "3", "--steps", "3", "--proposals", "16", "--screen", "100", "--confirmation", "500"]
+    attack = runner.invoke(app, ["image", "attack", str(strokes / "int8"), *sizes])
+    assert attack.exit_code == 0, attack.output
+    head, _ = read_attack(strokes / "int8" / "attack" / "endpoints.jsonl")
+    assert head.gradients not in (None, kept[1].model_sha256)
 
 
 def test_certify_exits_with_1_when_nothing_is_certified(strokes):

@@ -30,6 +30,12 @@ class LeNet(nn.Module):
 
     def forward(self, images):
         return self.linear(torch.relu(self.conv(images)).view(images.size(0), -1))
+
+
+def plain():
+    torch.manual_seed(0)
+    net = LeNet().eval()
+    return lambda images: net(images) * 20
 """
 
 
@@ -97,6 +103,20 @@ def test_own_network_goes_through_every_command(home):
         done = ccfs(*command)
         assert done.exit_code == 0, (command, done.output)
     assert "2 replayed" in ccfs("audit", run, "--trust", "--replay", "2").output
+
+
+def test_plain_function_is_declared_on_the_command_line(home):
+    shared = ("--dataset", "mine.npz", "--model", "their_lenet:plain", "--threshold", "0.5", "--sigma", "0.3")
+    sizes = ("--images", "4", "--n", "100", "-o", home / "run")
+    refused = ccfs("image", "certify", *shared, *sizes)
+    assert refused.exit_code == 2
+    assert "--declared" in refused.output
+    assert ccfs("image", "certify", *shared, *sizes, "--declared", "first").exit_code == 0
+    other = ccfs("image", "certify", *shared, *sizes, "--declared", "second")
+    assert "another run" in other.output
+    assert ccfs("audit", home / "run", "--trust").exit_code == 0
+    search = ("--members", "2", "--steps", "2", "--screen", "50", "--confirmation", "100")
+    assert ccfs("image", "attack", home / "run", "--trust", *search).exit_code == 0
 
 
 def test_code_of_a_run_is_not_run_without_trust(home):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,8 +13,8 @@ import pytest
 import torch
 
 from ccfs.certificates.binomial import bonferroni, winner_pvalue
-from ccfs.certificates.images import Rule, certified_count, verdict
-from ccfs.images import CountTable, folded, load_shipped, read_counts
+from ccfs.certificates.images import LabelCounts, Rule, certified_count, verdict
+from ccfs.images import CountTable, ImageSet, folded, load_shipped, read_counts
 from ccfs.images.attack import cohort, family_size
 from ccfs.images.audit import audit_images
 from ccfs.images.bands import Band, load_band, save_band
@@ -100,6 +101,11 @@ def test_threshold_choice_follows_from_its_counts(network):
         found, labels = verdicts(group, Rule.EXPLICIT, table, delta=stored["delta"]), [item.label for item in group]
         hits = sum(certified_count(found, labels, radius, strict=True) for radius in stored["radii"])
         assert row["development"] == hits / (development * len(stored["radii"]))
+        rest = table.variant(variant)[development:]
+        found, labels = verdicts(rest, Rule.EXPLICIT, table, delta=stored["delta"]), [item.label for item in rest]
+        certified = {radius: certified_count(found, labels, radius, strict=True) for radius in stored["radii"]}
+        assert row["confirmation"] == sum(certified.values()) / (len(rest) * len(stored["radii"]))
+        assert row.get("certified_confirmation", certified) == certified
     best = max(stored["thresholds"], key=lambda level: stored["thresholds"][level]["development"])
     assert stored["chosen_on_development"] == best
 
@@ -137,6 +143,18 @@ def test_band_comparison_follows_from_its_counts(network):
     assert filtered.key.stream != plain.key.stream
 
 
+@pytest.mark.parametrize(
+    ("network", "name"), [(n, k) for k in ("anytime-none", "anytime-confidence") for n in with_study(k)]
+)
+def test_saved_proposals_follow_from_the_lines(network, name):
+    stored = summary(network, name)
+    derived = study_module("anytime").summary(stored["rows"])
+    assert {key: stored[key] for key in derived} == derived
+    assert [row["index"] for row in stored["rows"]] == list(range(stored["images"]))
+    assert all(0 < row["trials"] <= stored["most"] for row in stored["rows"])
+    assert stored["saved"] > 0.5
+
+
 @pytest.mark.parametrize("network", with_study("attack"))
 def test_attack_finds_nothing_inside_a_certified_radius(network):
     """A failure here is a bug of ours, or an event of probability delta."""
@@ -162,6 +180,50 @@ def test_attack_finds_nothing_inside_a_certified_radius(network):
     assert inside_sound_radius(endpoints) == ()
     assert stored["changed_inside_a_sound_radius"] == 0
     assert stored["verified_inside_substituted_radius"] == sum(item.is_verified for item in endpoints)
+
+
+def test_boundary_study_fixes_its_pairs_and_resumes(tmp_path, monkeypatch):
+    """Six made-up strokes stand for MNIST. The study is the declared one with small sizes."""
+    pixels = np.zeros((6, 28, 28), dtype=np.uint8)
+    for place in range(6):
+        pixels[place, 4:24, 11 + place // 2 : 14 + place // 2] = 255 - 10 * place
+    images = {"images": pixels[..., np.newaxis], "labels": np.ones(6, dtype=np.int64)}
+    strokes = ImageSet(name="mnist-test", **images, classes=tuple("0123456789"))
+    common = ["--network", "mnist-small-sigma1", "--results", str(tmp_path)]
+    counting, module = study_module(), study_module("boundary")
+    for part in (counting, module):
+        monkeypatch.setattr(part, "load_images", lambda *_: strokes)
+    sizes = ["--first", "0", "--images", "6", "--development", "2", "--trials", "300"]
+    monkeypatch.setattr("sys.argv", ["run.py", "thresholds", *common, *sizes])
+    counting.main()
+    sizes = ["--restarts", "2", "--steps", "4", "--proposals", "16", "--screen", "100", "--trials", "400"]
+    monkeypatch.setattr("sys.argv", ["boundary.py", *common, *sizes])
+    looked = module.search
+
+    def hopeful(*arguments, **changes):
+        # The label of a stroke does not change so soon. As if the screen were positive, so that pairs are confirmed.
+        (best, *_) = looked(*arguments, **changes)
+        counts = LabelCounts(retained=tuple(90 * (label == best.target) for label in range(10)), rejected=10)
+        return (replace(best, screen=counts),)
+
+    monkeypatch.setattr(module, "search", hopeful)
+    module.main()
+    home = tmp_path / "mnist-small-sigma1"
+    first = (home / "boundary.json").read_bytes()
+    stored = json.loads(first)
+    assert 1 <= len(stored["screens"]) == len(stored["confirmations"]) <= 6
+    assert stored["family"] == 114
+    assert (stored["verified"], {item["error_each"] for item in stored["confirmations"]}) == (
+        0,
+        {bonferroni(0.001, 114)},
+    )
+    for path in (home / "boundary.json", *home.glob("boundary/confirmation-*.json")):
+        path.unlink()
+    module.main()
+    assert (home / "boundary.json").read_bytes() == first
+    monkeypatch.setattr("sys.argv", ["boundary.py", *common, *sizes, "--seed", "1"])
+    with pytest.raises(SystemExit, match="another study"):
+        module.main()
 
 
 def test_papers_commands_run_on_files_in_the_layout_of_cifar_101_and_102(tmp_path, monkeypatch):

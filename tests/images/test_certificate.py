@@ -117,7 +117,15 @@ def test_audit_of_a_run_with_report_and_attack_is_clean(certified):
     from ccfs.images.folder import read_table
 
     table = read_table(certified)[1]
-    attack_cohort(Halfspace(), made_up(), table, [3, 4], plan, batch_size=100, folder=certified / "attack")
+
+    def stop(_done):
+        raise KeyboardInterrupt
+
+    common = (Halfspace(), made_up(), table, [3, 4], plan)
+    with pytest.raises(KeyboardInterrupt):
+        attack_cohort(*common, batch_size=100, folder=certified / "attack", progress=stop)
+    assert audit_images(certified).faults == ()
+    attack_cohort(*common, batch_size=100, folder=certified / "attack")
     report = audit_images(certified)
     assert report.faults == ()
     assert any("a Python program made the run" in what for what in report.unchecked)

@@ -6,10 +6,11 @@ import json
 
 import pytest
 import torch
-from image_toys import Halfspace, counted, made_up
+from image_toys import SIGMA, Halfspace, counted, made_up
 
-from ccfs.images import RecordError
+from ccfs.images import ConfidenceFilter, RecordError, certify_dataset
 from ccfs.images.attack import SearchPlan, cohort
+from ccfs.images.counts import model_digest
 from ccfs.images.endpoints import (
     AttackPlan,
     Endpoint,
@@ -23,10 +24,18 @@ pytestmark = pytest.mark.slow
 torch.set_num_threads(1)  # two threads beside a busy core are far slower than one
 
 PLAN = SearchPlan(restarts=3, steps=12, proposals=64, screen=400, threshold=0.9)
+SIZES = {"variant": "confidence>0.9", "members": 12, "confirmation": 4000, "delta": 0.001, "seed": 2}
+
+
+class WithoutGradients(Halfspace):
+    """The same function, as a network in 8 bits or in an ONNX file computes it: torch sees no way back."""
+
+    def forward(self, images):
+        return super().forward(images.detach())
 
 
 def attacked(folder, **changes):
-    plan = AttackPlan(search=PLAN, variant="confidence>0.9", members=12, confirmation=4000, delta=0.001, seed=2)
+    plan = AttackPlan(search=PLAN, **SIZES)
     table, chosen = counted(folder), changes.pop("chosen", cohort(12, 12, "salt"))
     return attack_cohort(Halfspace(), made_up(), table, chosen, plan, batch_size=1000, folder=folder, **changes)
 
@@ -44,6 +53,26 @@ def test_attack_verifies_changes_inside_the_substituted_radius_and_none_inside_a
         moved = shifted_center(tmp_path, item.index)
         assert moved[0, 0, 0] < 0.5
         assert moved.min() >= 0.0
+
+
+def test_network_without_gradients_is_attacked_with_those_of_another_form(tmp_path):
+    model, images, plan = WithoutGradients(), made_up(), AttackPlan(search=PLAN, **SIZES)
+    sizes = {"sigma": SIGMA, "n0": 100, "n": 3000, "seed": 2}
+    table = certify_dataset(
+        model, images, ConfidenceFilter(0.0, 0.9), **sizes, batch_size=1000, folder=tmp_path / "run"
+    )
+    common = (model, images, table, range(12), plan)
+    with pytest.raises(ValueError, match="must have gradients"):
+        attack_cohort(*common, batch_size=1000, folder=tmp_path / "alone")
+    assert not (tmp_path / "alone").exists()
+    endpoints = attack_cohort(*common, batch_size=1000, folder=tmp_path / "led", gradients=Halfspace())
+    assert any(item.is_verified for item in endpoints)
+    assert inside_sound_radius(endpoints) == ()
+    head, _ = read_attack(tmp_path / "led" / "endpoints.jsonl")
+    assert head.gradients == model_digest(Halfspace()) != head.counts.model_sha256
+    other = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 3)).eval()
+    with pytest.raises(RecordError, match="another attack"):
+        attack_cohort(*common, batch_size=1000, folder=tmp_path / "led", gradients=other)
 
 
 def test_attack_resumes_after_a_crash_in_the_middle_of_a_line(tmp_path):

@@ -204,6 +204,13 @@ def test_wrong_number_of_labels_gets_advice():
         counted(lambda images: torch.zeros(len(images), 5))
 
 
+def test_images_of_another_shape_than_the_model_reads_get_advice():
+    with pytest.raises(
+        ValueError, match=r"cannot take images of \(channels, height, width\) \(1, 5, 5\): .*trained on"
+    ):
+        counted(nn.Sequential(nn.Flatten(), nn.Linear(24, 3)).eval())
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_number_formats_are_counted_and_have_their_own_digest(dtype):
     torch.manual_seed(0)

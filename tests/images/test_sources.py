@@ -81,6 +81,19 @@ def test_folder_of_pictures_is_read_when_needed(tmp_path):
     assert load_folder(tmp_path / "pets").digest != before
 
 
+def test_grey_pictures_have_one_channel_unless_one_has_colours(tmp_path):
+    folder = folder_of_pictures(tmp_path)
+    coloured = load_folder(folder)
+    for file in folder.rglob("*.png"):
+        Image.open(file).convert("L").save(file)
+    grey = load_folder(folder)
+    assert [grey.center(i).shape[2] for i in range(4)] == [1] * 4
+    assert grey.digest != coloured.digest
+    first = next(iter(sorted(folder.rglob("*.png"))))
+    Image.open(first).convert("RGB").save(first)
+    assert [load_folder(folder).center(i).shape[2] for i in range(4)] == [3] * 4
+
+
 def test_pictures_are_scaled_and_cropped(tmp_path):
     folder = folder_of_pictures(tmp_path / "pets", sizes=((40, 50), (64, 30)))
     found = load_folder(folder, size=14)
