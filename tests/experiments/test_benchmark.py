@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 
+import gymnasium
+import numpy as np
 import pytest
 
 from ccfs.files.toml import toml_text
@@ -113,3 +116,43 @@ def test_benchmark_every_declared_row_has_a_protocol_of_its_own(study, tmp_path:
     rows = study.run.rows().values()
     hashes = {declared(study, row, "a", "0" * 64, tmp_path).hash for row in rows}
     assert len(hashes) == len(rows)
+
+
+class Forgetful(gymnasium.Env):
+    """As Bullet-Safety-Gym does: draws from numpy's global generator, ignores seeds, remembers earlier episodes."""
+
+    observation_space = gymnasium.spaces.Box(-10.0, 10.0, (1,), np.float64)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self) -> None:
+        self.episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: object = None):
+        self.episodes += 1
+        return self._drawn(), {}
+
+    def step(self, action):
+        return self._drawn(), 0.0, False, False, {"cost": 0}
+
+    def _drawn(self) -> np.ndarray:
+        return np.array([np.random.uniform() + self.episodes])  # noqa: NPY002
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_benchmark_bullet_tasks_repeat_from_their_seed_alone(study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bullet_safety_gym", ModuleType("bullet_safety_gym"))
+    monkeypatch.setitem(
+        gymnasium.registry, "Forgetful-v0", gymnasium.envs.registration.EnvSpec("Forgetful-v0", Forgetful)
+    )
+
+    def episode(env, seed: int) -> list[float]:
+        return [float(env.reset(seed=seed)[0][0]), *(float(env.step(np.zeros(1))[0][0]) for _ in range(3))]
+
+    one, other = study.run.bullet.make("Forgetful-v0"), study.run.bullet.make("Forgetful-v0")
+    np.random.seed(1)  # noqa: NPY002
+    state = np.random.get_state()[1].tobytes()  # noqa: NPY002
+    first = episode(one, 5)
+    episode(one, 6)
+    assert episode(one, 5) == first == episode(other, 5) != episode(other, 6)
+    # Nobody else's draws are touched.
+    assert np.random.get_state()[1].tobytes() == state  # noqa: NPY002
