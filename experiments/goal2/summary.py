@@ -41,6 +41,8 @@ TITLES = {
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
     "strata": "Agent C1 with 16 draws at each reset seed: the stratified bound beside the cohort bound",
+    "families": "Agent C1 under named disturbances: a bias and a gain error of both motors",
+    "scores": "Agent C1 under three shift rules: scored on nominal trials, and really run",
 }
 
 
@@ -204,6 +206,28 @@ def strata() -> Iterator[str]:
         yield cells(f"{row.controller}/{row.schedule}", row.bound, trials, hits, *sizes, "yes" if is_claim else "no")
 
 
+def families() -> Iterator[str]:
+    """Yield what is certified in each box of disturbances, by the weights of the trials and by the count alone."""
+    yield cells("under every", "by weights", "by the count", "what the weights give, the count gives for", "certified")
+    yield cells(*["---"] * 5)
+    for document in records.stored_families("families"):
+        lower = "–" if document.lower is None else lower_text(document.lower)
+        share = document.share_of_count
+        part = "–" if share is None else f"1/{lower_text(1.0 / share, 2)} of the box"
+        yield cells(document.what, lower, lower_text(document.alone), part, "yes" if document.is_certified else "no")
+
+
+def scores() -> Iterator[str]:
+    """Yield the probability under each rule as nominal trials foretell it, beside the share of attacked trials."""
+    yield cells("attack", "scored on nominal trials", "95% interval", "attacked trials", "95% interval")
+    yield cells(*["---"] * 5)
+    for score, attacked in records.scored_and_run("scores"):
+        low, high = interval(attacked.successes, attacked.trials, Bound.COHORT, delta=0.05)
+        foretold = f"{lower_text(score.rate_lower)} to {upper_text(score.rate_upper)}"
+        seen = f"{lower_text(low)} to {upper_text(high)}"
+        yield cells(score.attack, f"{score.rate:.4f}", foretold, f"{attacked.successes}/{attacked.trials}", seen)
+
+
 def observation() -> Iterator[str]:
     """Yield the observation budgets."""
     with (HERE / "observation.csv").open(newline="", encoding="utf-8") as file:
@@ -220,19 +244,12 @@ def sections() -> Iterator[str]:
     """Yield the text, section by section."""
     yield "# Results of the SafetyPointGoal2 study"
     yield "Written by `python experiments/goal2/summary.py` from `results/`. Bounds are rounded down."
-    older = [f"`{name}`" for name in kept() if records.is_of_first_edition(name)]
-    if older:
-        yield (
-            f"**Made by the first edition's code** (commit 6862bcb): {', '.join(older)}. Its noise had other keys and "
-            "its observations were not rounded, so the code of today replays none of these trials. The counts and "
-            "what follows from them are as they were."
-        )
     for name in kept():
         protocol = records.stored_protocol(name)
         yield f"## {TITLES[name]}"
         claim = f"delta {protocol.claim.delta:g} over {protocol.family} claims, target {protocol.claim.target:g}"
         span = f"{protocol.trials.seeds[0]:,} to {protocol.trials.seeds[-1]:,}" if protocol.trials.seeds else ""
-        yield f"Protocol `{records.stored_hash(name)[:16]}`, reset seeds {span}, {claim}."
+        yield f"Protocol `{protocol.hash[:16]}`, reset seeds {span}, {claim}."
         if name == "table":
             yield "\n".join(beside_the_paper())
         elif name == "ladder":
@@ -243,6 +260,10 @@ def sections() -> Iterator[str]:
             yield "\n".join(ablation())
         elif name == "strata":
             yield "\n".join(strata())
+        elif name == "families":
+            yield "\n".join(families())
+        elif name == "scores":
+            yield "\n".join(scores())
         else:
             yield records.tables(records.lines(name), protocol).strip()
         if name != "ablation":
