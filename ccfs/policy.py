@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -73,18 +73,19 @@ def certify_policy(
     Each trial resets `env` with a fresh seed and draws fresh proposal noise. So the trials are independent draws from
     one law, and Clopper and Pearson's bound applies. Theorem 14 (thm:adaptive-trajectory) turns it into a budget.
 
-    Afterwards some trials are run again: three with the same objects, and up to eight in environments made anew, if it
-    can be told how, with a policy made anew if a function was given for it. A policy, a verifier or an environment with
-    a memory across episodes or with random numbers of its own then shows, and the call is refused
-    (docs/threat-model.md says what this cannot see).
+    Afterwards some trials are run again: three with the same objects, and a tenth, but 16 to 64 of them, in
+    environments made anew, with a policy made anew if a function was given for it. The event is asked about each trace
+    four times more. Random generators that the objects hold are watched. A part with a memory across episodes or with
+    random numbers of its own then shows, and the call is refused (docs/threat-model.md says what this cannot see).
 
     Assumes: everything here was fixed before the call, `seed` included. Whoever chooses among several calls by their
     results must let `family` count them all. A trial in which anything raises is a failure.
 
     Args:
-        env: environment with five or six return values per step, or a function that makes one. Its action space is a
-            Box of shape (d,), a Discrete or a MultiDiscrete. Dict observations are flattened for noise and trace, and
-            the policy gets its dict back.
+        env: environment with five or six return values per step, or a function that makes one. An environment must tell
+            how another one is made: by its spec, as those of `gymnasium.make` do, or by attributes that are called
+            like the arguments of its class. Its action space is a Box of shape (d,), a Discrete or a MultiDiscrete.
+            Dict observations are flattened for noise and trace, and the policy gets its dict back.
         policy: gives an action for an observation, or scores of discrete actions. A function, a model with `predict`, a
             torch module, a Controller, or the path of a saved model (`ccfs.controllers.as_controller`). A model of
             Stable-Baselines3 gets observations as its own environment prepares them, `VecNormalize` included. Or a
@@ -136,12 +137,6 @@ def certify_policy(
     if missing is not None:
         raise ValueError(f"`trials` must be enough to certify `target`, but {missing}.")
     _try_one_step(objects, wrapped, seed)
-    if objects.make is None:
-        warnings.warn(
-            f"Nobody can tell how {env} was made, so no trial is run again in a second one. A number that was drawn "
-            "when it was made would not show. Pass `env` as a function that makes it, such as `lambda: MyEnv(3)`.",
-            stacklevel=2,
-        )
     with TemporaryDirectory(prefix="ccfs-") as scratch:
         root = Path(scratch) / "run" if run is None else Path(run)
         with _progress(objects.name, count + objects.repeats(count), is_shown=progress) as advance:
@@ -209,14 +204,13 @@ def audit_policy(
     ]
     replayed = 0
     if not faults:
-        reader, wrapped = RunReader(store, protocol), objects.wrapped(claim)
+        reader = RunReader(store, protocol)
         homes = {trial: batch for batch in reader.batches(protocol.arms[0], None) for trial in batch.trials}
         chosen = list(homes) if replay is None else spread(len(homes), checks.count("replay", replay))
         for trial in chosen:
-            used = wrapped if objects.make is None else objects.wrapped(claim, objects.make())
+            used = objects.wrapped(claim, objects.make())
             found = objects.difference(reader, protocol, homes[trial], trial, used)
-            if used is not wrapped:
-                used.close()
+            used.close()
             if found is not None:
                 faults.append(f"{homes[trial].traces}: trial {trial} does not replay: {found}")
         replayed = 0 if faults else len(chosen)
@@ -252,13 +246,14 @@ def _objects(
     from ccfs.controllers.intake import as_controller
 
     success = _event(event)
-    made, make = _environment(env)
+    made = _made(env)
     makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
     given = cast("Policy", policy) if makes is None else makes()
     controller = as_controller(given, env=made)
+    make = remaker(made) if made is env else partial(_made, env)
     return Objects(
         env=flattened(made),
-        make=None if make is None else lambda: flattened(make()),
+        make=lambda: flattened(make()),
         controller=controller,
         remake=None if makes is None else lambda: as_controller(makes(), env=made),
         source=controller if isinstance(given, (str, os.PathLike)) else given,
@@ -286,19 +281,13 @@ def _makes_a_policy(policy: object) -> bool:
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _environment(env: object) -> tuple[AnyEnv, Callable[[], AnyEnv] | None]:
-    """Return an environment, and a function that makes others like it if that can be told."""
+def _made(env: object) -> AnyEnv:
+    """Return an environment as it was given, or as a function makes one."""
     _refuse_what_is_no_environment(env)
-    if isinstance(env, gymnasium.Env):
-        return env, remaker(env)
-
-    def make() -> AnyEnv:
-        made = env() if callable(env) else env
-        if not isinstance(made, gymnasium.Env):
-            raise TypeError(f"`env` must be an environment or a function that makes one, got {made!r} from it.")
-        return made
-
-    return make(), make
+    made = env() if callable(env) and not isinstance(env, gymnasium.Env) else env
+    if not isinstance(made, gymnasium.Env):
+        raise TypeError(f"`env` must be an environment or a function that makes one, got {made!r} from it.")
+    return made
 
 
 _VECTORS = ("gymnasium.vector.", "stable_baselines3.common.vec_env.", "gymnasium.experimental.vector.")

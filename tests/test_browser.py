@@ -29,6 +29,13 @@ def test_browser_measures_what_sticks_out_at_a_phones_width(browser, tmp_path):
     assert browser.size(page, width=700)[0] == 700
 
 
+def test_browser_finds_a_faint_text_and_a_picture_without_words(browser, tmp_path):
+    page = tmp_path / "page.html"
+    body = '<main><h1>t</h1><p style="color:#bbb;background:#fff">faint</p><img src="data:,"></main>'
+    page.write_text(f'<!doctype html><html lang="en"><title>t</title><body>{body}</body>', encoding="utf-8")
+    assert sorted(name for name, *_ in browser.faults(page, width=800)) == ["color-contrast", "image-alt"]
+
+
 @pytest.mark.parametrize("is_required", [False, True])
 def test_browser_absence_is_noticed_in_the_output(tmp_path, is_required):
     """A fresh pytest on this file, on a PATH without any Chromium."""

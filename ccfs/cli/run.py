@@ -409,9 +409,9 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
+    from ccfs.results.claims import claim_lines
     from ccfs.results.derive import endings
     from ccfs.results.families import stored_families
-    from ccfs.study.opened import claim_lines
 
     protocol = store.protocol()
     look = "" if protocol.quick_look_of is None else ", QUICK LOOK: no claim about the whole protocol"

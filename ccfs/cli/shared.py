@@ -18,9 +18,9 @@ from ccfs.files.terminal import echo, echo_error, progress_display, without_mark
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ccfs.results.claims import ClaimLine
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
-    from ccfs.study.opened import ClaimLine
 
 __all__ = [
     "BAD_INPUT",
@@ -274,6 +274,6 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
 
 def print_claims(title: str, claims: Sequence[ClaimLine]) -> None:
     """Print a table of certificates."""
-    from ccfs.study.opened import claim_cells
+    from ccfs.results.claims import claim_cells
 
     print_table(title, *claim_cells(claims), left=2)

@@ -236,7 +236,7 @@ def compare(
     stores = [open_run(run, modules, trust=trust) for run in runs]
     made = compared(stores, delta=delta, event=event, against=against)
     if html is not None:
-        write_atomically(html, page(made, stores).encode())
+        write_atomically(html, page(made, stores, html.parent).encode())
     if as_json:
         echo(made.to_bytes().decode().rstrip())
         return
@@ -256,12 +256,18 @@ def compare(
 
 @app.command(rich_help_panel=_LOOK)
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to look into.")] = Path("runs"), as_json: JsonOption = False
+    folder: Annotated[Path, typer.Argument(help="Folder to look into.")] = Path("runs"),
+    html: Annotated[
+        bool, typer.Option("--html", help="Write FOLDER/index.html, with links to the pages of the runs.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the runs in a folder: how far they are and how many claims are certified."""
+    from ccfs.study.index import write_index
     from ccfs.study.opened import list_runs
 
     found = list_runs(folder)
+    page = write_index(folder, found) if html else None
     if as_json:
         echo(found.to_bytes().decode().rstrip())
         return
@@ -271,6 +277,8 @@ def runs(
         echo(*(f"unreadable: {one.description}" for one in found.runs if one.kind == "unreadable"))
     else:
         echo(f"{folder}: holds no run. `ccfs demo` makes one.")
+    if page is not None:
+        echo(f"Page: {page}. A page of a run that `ccfs report` writes from now on links back to it.")
 
 
 @app.command(rich_help_panel=_LOOK)

@@ -229,10 +229,10 @@ def _is_own(module: str, package: str) -> bool:
     if path is not None and _is_installed(path):
         # One that no package brought here has no version, so its file counts.
         return not _distributions(module.partition(".")[0])
-    return path is not None and _is_users(path)
+    return path is not None and is_users(path)
 
 
-def _is_users(path: Path) -> bool:
+def is_users(path: Path) -> bool:
     """Return whether a file belongs neither to the standard library nor to an installed package."""
     # By its place, not by its name: a file beside an event may be called like a module of the standard library.
     return not (_is_installed(path) or path.is_relative_to(_STANDARD))
@@ -334,7 +334,7 @@ def loaded_files(reference: str, package: str) -> dict[str, Path]:
     for name in _loaded.get(reference, ()):
         place = getattr(sys.modules.get(name), "__file__", None)
         path = Path(place) if isinstance(place, str) else None
-        if path is not None and name.partition(".")[0] != package and _is_users(path):
+        if path is not None and name.partition(".")[0] != package and is_users(path):
             found[_file_name(name, path)] = path
     return found
 
@@ -362,7 +362,7 @@ class _SourceFinder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and type(spec.loader) is SourceFileLoader and _is_users(Path(spec.loader.path)):
+        if spec is not None and type(spec.loader) is SourceFileLoader and is_users(Path(spec.loader.path)):
             spec.loader = _SourceLoader(spec.loader.name, spec.loader.path)
         return spec
 
@@ -381,7 +381,7 @@ def packages_behind(files: Mapping[str, Path]) -> dict[str, str]:
     tops = {
         base.partition(".")[0]
         for name, path in files.items()
-        if _is_users(path)
+        if is_users(path)
         for base, _ in imported_names(path, ".".join(name.split("/")[:-1]))
     }
     return {name: version(name) for top in sorted(tops) if _is_installed_module(top) for name in _distributions(top)}

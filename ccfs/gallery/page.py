@@ -13,9 +13,10 @@ from ccfs import __version__
 from ccfs.certificates.occupancy import EventVerdict
 from ccfs.files.atomic import write_atomically
 from ccfs.gallery.shape import EXAMPLE, Shape
-from ccfs.gallery.study import MOVE, ROUNDING, Study, study
+from ccfs.gallery.study import MOVE, ROUNDING, Radius, Study, study
 from ccfs.gallery.witness import Quantity, WitnessPage
-from ccfs.report.charts import Chart, Figure, colour_ramp, level_lines, rendered, shaded
+from ccfs.report.charts import Chart, level_lines, shaded
+from ccfs.report.pages import Figure, rendered
 
 __all__ = ["page", "write_page"]
 
@@ -39,17 +40,23 @@ def page(studies: Sequence[Study], *, witnesses: Sequence[WitnessPage] = ()) -> 
         verdict=_verdict,
         witnesses=witnesses,
         enclosure=_enclosure,
-        example=EXAMPLE,
+        example=EXAMPLE.strip().split("\n"),
+        newline=Markup("\n"),
         version=__version__,
     )
 
 
 def _figures(found: Study) -> tuple[Figure, ...]:
+    name = found.shape.title
     return (
-        Figure(title="Radii at the center", figure=_radii_plot(found), caption=_radii_words(found)),
-        Figure(title="Occupancy", figure=_occupancy_plot(found), caption=_occupancy_words(found)),
-        Figure(title="Λ, the local ratio", figure=_ratio_plot(found), caption=_ratio_words(found)),
-        Figure(title="Where events break the comparison", figure=_event_plot(found), caption=_event_words(found)),
+        Figure(title=f"{name}, Radii at the center", chart=_radii_plot(found), caption=_radii_words(found)),
+        Figure(title=f"{name}, Occupancy", chart=_occupancy_plot(found), caption=_occupancy_words(found)),
+        Figure(title=f"{name}, Λ, the local ratio", chart=_ratio_plot(found), caption=_ratio_words(found)),
+        Figure(
+            title=f"{name}, Where events break the comparison",
+            chart=_event_plot(found),
+            caption=_event_words(found),
+        ),
     )
 
 
@@ -107,18 +114,19 @@ def _enclosure(quantity: Quantity) -> str:
     return f"[{lower}, {upper}]"
 
 
-def _occupancy_plot(study: Study) -> Markup:
+def _occupancy_plot(study: Study) -> Chart:
     """Draw how much of the proposal is kept, over centers."""
     decades = study.maps.log_occupancy / np.log(10.0)
     if study.shape.boxes.dim == 1:
         return _curve(study, np.exp(study.maps.log_occupancy), "occupancy", "kept share of proposals", (0.0, 1.0))
     low = max(float(decades.min()), -4.0)
     shade = np.clip((decades - low) / max(-low, 1e-12), 0.0, 1.0)
-    scale = _scale("viridis", f"{10.0**low:.2g} or less", "1", "kept share of proposals")
-    return _map(study, "viridis", shade, "occupancy over centers", []) + scale
+    chart = _map(study, "viridis", shade, "occupancy over centers", [], study.maps.log_occupancy)
+    chart.scale("viridis", f"{10.0**low:.2g} or less", "1", "kept share of proposals (in the CSV its logarithm)")
+    return chart
 
 
-def _ratio_plot(study: Study) -> Markup:
+def _ratio_plot(study: Study) -> Chart:
     """Draw the greatest conditional variance divided by sigma squared, over centers. The Gaussian has 1."""
     ratio = study.maps.local_ratio
     if study.shape.boxes.dim == 1:
@@ -126,11 +134,12 @@ def _ratio_plot(study: Study) -> Markup:
         return _curve(study, np.minimum(ratio, top), "Λ over centers", "Λ", (0.0, top), level=1.0)
     shade = np.clip(0.5 * ratio, 0.0, 1.0)
     lines = level_lines(study.maps.axes, ratio, 1.0 + ROUNDING)
-    scale = _scale("coolwarm", "0", "2 or more", "Λ; the line is Λ = 1")
-    return _map(study, "coolwarm", shade, "local ratio over centers", lines) + scale
+    chart = _map(study, "coolwarm", shade, "local ratio over centers", lines, ratio)
+    chart.scale("coolwarm", "0", "2 or more", "Λ; the line is Λ = 1")
+    return chart
 
 
-def _event_plot(study: Study) -> Markup:
+def _event_plot(study: Study) -> Chart:
     """Draw the centers from which some event violates the Gaussian comparison for a short axis move."""
     fails = study.maps.fails
     if study.shape.boxes.dim == 1:
@@ -143,10 +152,11 @@ def _event_plot(study: Study) -> Markup:
     chart.picture(rgba)
     _add_boxes(study, chart, "outline")
     _add_center(study, chart)
-    return chart.svg()
+    _keep_grid(chart, study.maps.axes, fails.astype(np.int8))
+    return chart
 
 
-def _radii_plot(study: Study) -> Markup:
+def _radii_plot(study: Study) -> Chart:
     """Draw the labelled boxes, the radii around the center, and the nearest label change found."""
     if study.shape.boxes.dim == 1:
         return _intervals(study)
@@ -162,18 +172,58 @@ def _radii_plot(study: Study) -> Markup:
     _add_center(study, chart)
     if study.change is not None:
         change_x, change_y = study.change.tolist()
-        chart.cross(change_x, change_y, "change")
-    return chart.svg()
+        chart.cross(change_x, change_y, "change", "nearest change of label found")
+    _add_names(study, chart)
+    return chart
 
 
-def _plane(axes: tuple[Array, ...], label: str, x_name: str, y_name: str) -> Chart:
+def _add_names(study: Study, chart: Chart) -> None:
+    """Name the circles: words in a column at the left edge, each with a line to its circle."""
+    x, y = (float(place) for place in study.shape.center)
+    shown = sorted((radius for radius in study.radii if 0.0 < radius.value < np.inf), key=lambda radius: radius.value)
+    # Equal radii are one circle with several names.
+    named: dict[float, list[Radius]] = {}
+    for radius in shown:
+        named.setdefault(round(chart.x(x + radius.value) - chart.x(x)), []).append(radius)
+    for row, (size, radii) in enumerate(named.items()):
+        words = ", ".join(radius.name if radius.is_sound else f"{radius.name}: UNSOUND" for radius in radii)
+        top = chart.top + 18.0 + 18.0 * row
+        # From the words to the upper left of the circle, at an angle of its own, so that no two lines lie together.
+        turn = np.deg2rad(120.0 + 14.0 * row)
+        at_x, at_y = chart.x(x) + size * np.cos(turn), chart.y(y) - size * np.sin(turn)
+        left = chart.left + 8.0
+        style = "sound-name" if all(radius.is_sound for radius in radii) else "unsound-name"
+        line = '<path class="leader" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>'
+        chart.shapes.append(Markup(line).format(left + 6.6 * len(words) + 4.0, top - 4.0, at_x, at_y))
+        text = '<text class="halo {}" x="{:.1f}" y="{:.1f}">{}</text>'
+        chart.shapes.append(Markup(text).format(style, left, top, words))
+
+
+def _keep_grid(chart: Chart, axes: tuple[Array, ...], values: NDArray[np.float64] | NDArray[np.int8]) -> None:
+    """Keep values over two axes as the numbers of a chart: a line for each place upwards, a column for each across."""
+    across, up = axes
+    chart.heads = ("up \\ across", *(f"{place:.6g}" for place in across.tolist()))
+    rows = zip(up.tolist(), values.tolist(), strict=True)
+    chart.rows = [(f"{place:.6g}", *(f"{value:.5g}" for value in row)) for place, row in rows]
+
+
+def _plane(axes: tuple[Array, ...], label: str, x_name: str, y_name: str, *, foot: float = 0.0) -> Chart:
     """Return a chart with the same scale on both axes, unless it would be extremely flat or tall."""
     x, y = ((float(axis[0]), float(axis[-1])) for axis in axes)
     tall = (_WIDTH - _LEFT - _RIGHT) * (y[1] - y[0]) / (x[1] - x[0])
-    return _chart(x, y, min(max(tall, 150.0), 520.0), label, x_name, y_name)
+    return _chart(x, y, min(max(tall, 150.0), 520.0), label, x_name, y_name, foot=foot)
 
 
-def _chart(x: tuple[float, float], y: tuple[float, float], tall: float, label: str, x_name: str, y_name: str) -> Chart:
+def _chart(
+    x: tuple[float, float],
+    y: tuple[float, float],
+    tall: float,
+    label: str,
+    x_name: str,
+    y_name: str,
+    *,
+    foot: float = 0.0,
+) -> Chart:
     return Chart(
         x_range=x,
         y_range=y,
@@ -181,23 +231,24 @@ def _chart(x: tuple[float, float], y: tuple[float, float], tall: float, label: s
         x_label=x_name,
         y_label=y_name,
         width=_WIDTH,
-        height=_TOP + tall + _BOTTOM,
+        height=_TOP + tall + _BOTTOM + foot,
         left=_LEFT,
         right=_RIGHT,
         top=_TOP,
-        bottom=_BOTTOM,
+        bottom=_BOTTOM + foot,
         is_clipped=True,
     )
 
 
-def _map(study: Study, palette: str, shade: Array, label: str, lines: list[Array]) -> Markup:
-    chart = _plane(study.maps.axes, label, "center z₁", "center z₂")
+def _map(study: Study, palette: str, shade: Array, label: str, lines: list[Array], values: Array) -> Chart:
+    chart = _plane(study.maps.axes, label, "center z₁", "center z₂", foot=44.0)
     chart.picture(shaded(palette, shade))
     _add_boxes(study, chart, "outline bright")
     for line in lines:
         chart.line(line, "level")
     _add_center(study, chart)
-    return chart.svg()
+    _keep_grid(chart, study.maps.axes, values)
+    return chart
 
 
 def _add_boxes(study: Study, chart: Chart, style: str) -> None:
@@ -222,7 +273,7 @@ def _curve(
     *,
     level: float | None = None,
     shaded: NDArray[np.bool_] | None = None,
-) -> Markup:
+) -> Chart:
     """Draw one quantity over one-dimensional centers, with the kept set as a tint behind it."""
     (x,) = study.maps.axes
     chart = _chart((float(x[0]), float(x[-1])), span, 190.0, label, "center", name)
@@ -233,11 +284,11 @@ def _curve(
             chart.rectangle((float(x[start]), float(x[stop - 1])), span, "failing")
     if level is not None:
         chart.line([(float(x[0]), level), (float(x[-1]), level)], "target")
-    chart.line(np.stack([x, values], axis=1), "curve plain")
-    return chart.svg()
+    chart.line(np.stack([x, values], axis=1), "curve plain", name)
+    return chart
 
 
-def _intervals(study: Study) -> Markup:
+def _intervals(study: Study) -> Chart:
     (x,) = study.near.axes
     shown = [radius for radius in study.radii if 0.0 < radius.value < np.inf]
     top = len(shown) + 1.0
@@ -248,14 +299,13 @@ def _intervals(study: Study) -> Markup:
     for row, radius in enumerate(shown):
         ends = [(at - radius.value, row + 1.0), (at + radius.value, row + 1.0)]
         chart.line(ends, f"thick {'sound' if radius.is_sound else 'unsound'}", radius.name)
+        words = radius.name if radius.is_sound else f"{radius.name}: UNSOUND"
+        style = "sound-name" if radius.is_sound else "unsound-name"
+        place = f"{chart.x(at):.1f}", f"{chart.y(row + 1.0) - 7.0:.1f}"
+        text = '<text class="halo {}" x="{}" y="{}" text-anchor="middle">{}</text>'
+        chart.shapes.append(Markup(text).format(style, *place, words))
     chart.dot(at, 0.4, "center")
     if study.change is not None:
         edge = float(study.change[0])
         chart.line([(edge, 0.0), (edge, top)], "decision")
-    return chart.svg()
-
-
-def _scale(palette: str, low: str, high: str, name: str) -> Markup:
-    """Return a colour scale as HTML, as wide as the drawing."""
-    ramp = '<p class="scale">{} <span class="ramp" style="background: {}"></span> {}<br>{}</p>'
-    return Markup(ramp).format(low, colour_ramp(palette), high, name)
+    return chart

@@ -1,4 +1,4 @@
-"""What every page is made of: the templates, and charts as inline SVG.
+"""Charts as inline SVG, with the numbers behind them.
 
 Colours come from the one style sheet of the pages, so that a chart fits light and dark.
 """
@@ -14,23 +14,18 @@ from typing import TypeVar, cast
 
 import numpy as np
 from contourpy import LineType, contour_generator
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from ccfs.certificates.rounding import exact_text, lower_text, upper_text
-from ccfs.files.terminal import printable
+from ccfs.files.frames import csv_table
 from ccfs.runtime.interfaces import Vector
 
 __all__ = [
     "GLYPHS",
     "Chart",
-    "Figure",
-    "colour_ramp",
     "data_uri",
     "glyph",
     "level_lines",
-    "rendered",
     "shaded",
     "thinned",
     "ticks",
@@ -42,34 +37,9 @@ _MOST_POINTS = 150
 Place = TypeVar("Place", float, Vector)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Figure:
-    """A figure with its title, its legend (style, name, share) and its caption."""
-
-    title: str
-    figure: Markup
-    legend: tuple[tuple[str, str, str], ...] = ()
-    caption: str | Markup = ""
-
-
-def rendered(template: str, **values: object) -> str:
-    """Return a page from the one folder of templates. Whatever is not Markup is escaped, hidden characters too."""
-    environment = Environment(
-        loader=PackageLoader("ccfs.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        # A text from a file could turn around the words beside it, as U+202E does.
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
-    environment.filters.update(lower=lower_text, upper=upper_text, exact=exact_text)
-    return environment.get_template(template).render(**values)
-
-
 def data_uri(kind: str, content: bytes) -> str:
-    """Return a picture as the text that a page holds instead of a file."""
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+    """Return a file of a media type, such as "image/png", as the text that a page holds instead of it."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def level_lines(axes: tuple[Vector, ...], values: Vector, level: float) -> list[Vector]:
@@ -84,12 +54,6 @@ def shaded(palette: str, shares: Vector) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     return np.asarray(colormaps[palette](shares, bytes=True), dtype=np.uint8)
-
-
-def colour_ramp(palette: str) -> str:
-    """Return a palette from 0 to 1 as a CSS gradient."""
-    stops = shaded(palette, np.linspace(0.0, 1.0, 9))[:, :3].tolist()
-    return f"linear-gradient(90deg, {', '.join(f'#{red:02x}{green:02x}{blue:02x}' for red, green, blue in stops)})"
 
 
 def thinned(path: Vector) -> Vector:
@@ -138,7 +102,9 @@ def glyph(kind: int, x: float, y: float, title: str = "", size: float = 4.5) -> 
 class Chart:
     """A plot area with linear axes. Shapes are added in data units, in drawing order.
 
-    On a map both axes have the same scale. A bare chart has no axes. A clipped chart cuts shapes at its frame.
+    On a map both axes have the same scale. A bare chart has no axes. A clipped chart cuts shapes at its frame. What has
+    a name is also kept as numbers for `csv`, rounded to `digits` decimals where these are given. A chart whose numbers
+    are no points sets `heads` and `rows` itself.
     """
 
     x_range: tuple[float, float]
@@ -152,6 +118,10 @@ class Chart:
     is_bare: bool = False
     is_clipped: bool = False
     shapes: list[Markup] = field(default_factory=list)
+    heads: tuple[str, ...] = ()
+    rows: list[tuple[object, ...]] = field(default_factory=list)
+    below: list[Markup] = field(default_factory=list)
+    digits: int | None = None
     left: float = 50.0
     bottom: float = 42.0
     top: float = 12.0
@@ -183,6 +153,8 @@ class Chart:
         pixels = np.column_stack([self.x(places[:, 0]), self.y(places[:, 1])])[is_there].tolist()
         pens = np.where(is_first, "M", "L")[is_there].tolist()
         moves = [f"{pen}{x:.1f} {y:.1f}" for pen, (x, y) in zip(pens, pixels, strict=True)]
+        if title:
+            self.rows += [(title, *self._kept(place)) for place in places.tolist()]
         if moves:
             self.shapes.append(
                 Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(style, "".join(moves), title)
@@ -223,6 +195,8 @@ class Chart:
 
     def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
         """Add a circle in data units. It looks like an ellipse if the axes have different scales."""
+        if title:
+            self.rows.append((title, *self._kept((x, y, radius))))
         across, up = self.x(x + radius) - self.x(x), self.y(y) - self.y(y + radius)
         self.shapes.append(
             Markup('<ellipse class="{}" cx="{}" cy="{}" rx="{}" ry="{}"><title>{}</title></ellipse>').format(
@@ -230,14 +204,18 @@ class Chart:
             )
         )
 
-    def dot(self, x: float, y: float, style: str) -> None:
+    def dot(self, x: float, y: float, style: str, title: str = "") -> None:
         """Add a dot of one size at a place in data units."""
+        if title:
+            self.rows.append((title, *self._kept((x, y))))
         self.shapes.append(
             Markup('<circle class="{}" cx="{}" cy="{}" r="4"/>').format(style, f"{self.x(x):.1f}", f"{self.y(y):.1f}")
         )
 
-    def cross(self, x: float, y: float, style: str) -> None:
+    def cross(self, x: float, y: float, style: str, title: str = "") -> None:
         """Add a cross of one size at a place in data units."""
+        if title:
+            self.rows.append((title, *self._kept((x, y))))
         self.shapes.append(
             Markup('<path class="{}" d="M{} {}l10 10m0 -10l-10 10"/>').format(
                 style, f"{self.x(x) - 5:.1f}", f"{self.y(y) - 5:.1f}"
@@ -253,17 +231,20 @@ class Chart:
         imsave(file, rgba[::-1], format="png", metadata={"Software": "ccfs"})
         self.shapes.append(
             Markup('<image {} preserveAspectRatio="none" href="{}"/>').format(
-                self._area(), data_uri("png", file.getvalue())
+                self._area(), data_uri("image/png", file.getvalue())
             )
         )
 
-    def whisker(self, x: float, low: float, high: float, kind: int, *, at: float, nudge: float, title: str) -> None:
-        """Add a marker at (x, at) with an interval, moved sideways by `nudge` pixels so that neighbours stay apart."""
+    def whisker(self, x: float, low: float, high: float, kind: int, *, nudge: float) -> None:
+        """Add an interval at x, moved sideways by `nudge` pixels so that neighbours stay apart."""
         place = self.x(x) + nudge
         top, base = self.y(high), self.y(low)
         path = f"M{place:.1f} {base:.1f}V{top:.1f}M{place - 3:.1f} {base:.1f}h6M{place - 3:.1f} {top:.1f}h6"
         self.shapes.append(Markup('<path class="whisker s{}" d="{}"/>').format(kind % GLYPHS, path))
-        self.shapes.append(glyph(kind, place, self.y(at), title))
+
+    def marker(self, x: float, y: float, kind: int, *, nudge: float = 0.0, title: str) -> None:
+        """Add the marker of series `kind`, moved sideways by `nudge` pixels."""
+        self.shapes.append(glyph(kind, self.x(x) + nudge, self.y(y), title))
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", dx: float = 0.0, dy: float = 0.0) -> None:
         """Add words at a place in data units, moved by pixels."""
@@ -273,6 +254,29 @@ class Chart:
             )
         )
 
+    def scale(self, palette: str, low: str, high: str, name: str) -> None:
+        """Add a colour scale between two texts below the axis. The chart needs 40 pixels more at its bottom."""
+        x, y, wide = self.left + 0.25 * self._across, self.height - 32.0, 0.5 * self._across / 32
+        for i, (red, green, blue, _) in enumerate(shaded(palette, np.linspace(0.0, 1.0, 32)).tolist()):
+            colour = f"#{red:02x}{green:02x}{blue:02x}"
+            rect = '<rect x="{:.1f}" y="{:g}" width="{:.1f}" height="10" fill="{}"/>'
+            self.below.append(Markup(rect).format(x + i * wide, y, wide + 0.5, colour))
+        ends = (
+            (x - 6, y + 9, "end", low),
+            (x + 32 * wide + 6, y + 9, "start", high),
+            (x + 16 * wide, y + 26, "middle", name),
+        )
+        for at, height, anchor, words in ends:
+            text = '<text x="{:.1f}" y="{:g}" text-anchor="{}">{}</text>'
+            self.below.append(Markup(text).format(at, height, anchor, words))
+
+    def csv(self) -> str:
+        """Return the numbers of the chart: its own heads and rows, or series, places and sizes of what has a name."""
+        names = self.heads or ("series", self.x_label or "x", self.y_label or "y", "low or radius", "high")
+        width = len(self.heads) or max(map(len, self.rows), default=3)
+        cells = [[_cell(value) for value in (*row, *[""] * (width - len(row)))] for row in self.rows]
+        return csv_table(names[:width], cells)
+
     def svg(self) -> Markup:
         """Return the chart."""
         shapes = Markup("").join(self.shapes)
@@ -281,9 +285,17 @@ class Chart:
             shapes = Markup('<svg {} viewBox="{:g} {:g} {:g} {:g}">{}</svg>').format(
                 self._area(), low, top, across, up, shapes
             )
-        return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}{}</svg>').format(
-            self.width, self.height, self.label, "" if self.is_bare else self._axes(), shapes
+        return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}{}{}</svg>').format(
+            self.width,
+            self.height,
+            self.label,
+            "" if self.is_bare else self._axes(),
+            shapes,
+            Markup("").join(self.below),
         )
+
+    def _kept(self, place: Sequence[float]) -> tuple[float, ...]:
+        return tuple(place) if self.digits is None else tuple(round(value, self.digits) for value in place)
 
     @property
     def _across(self) -> float:
@@ -325,7 +337,7 @@ class Chart:
         middle = (self.left + self.width - self.right) / 2
         parts.append(
             Markup('<text class="name" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-                f"{middle:g}", f"{self.height - 6:g}", self.x_label
+                f"{middle:g}", f"{floor + 36:g}", self.x_label
             )
         )
         parts.append(
@@ -334,6 +346,11 @@ class Chart:
             )
         )
         return Markup("").join(parts)
+
+
+def _cell(value: object) -> str:
+    """Return a value as text. A number keeps all its digits, so that a bound stays one."""
+    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _span(pair: tuple[float, float]) -> float:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ccfs.certificates.rounding import exact_text
-from ccfs.protocol.model import Arm, AttackSpec, Protocol
+from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.results.table import TableRow, shown_bounds, shown_budget, shown_stage, table_rows
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs import trust
@@ -32,6 +32,7 @@ __all__ = [
     "bars",
     "ended_trials",
     "event_tables",
+    "is_about_goal_and_cost",
     "proposal_bins",
     "shipped_events",
     "shipped_lines",
@@ -44,14 +45,31 @@ Key = tuple[str, str, int]
 
 
 class Ending(Enum):
-    """What came first in a trial. Every trial has exactly one ending."""
+    """What came first in a trial, or why it ended. Every trial has exactly one ending.
+
+    Goal, timeout and cost are words of protocols with an event about what comes first. See `is_about_goal_and_cost`.
+    """
 
     GOAL = "goal"
     TIMEOUT = "timeout"
+    HORIZON = "reached the horizon"
     COST = "cost"
     ABSTAINED = "abstained"
     EARLY = "ended by the environment"
     CRASHED = "crashed"
+
+
+_GOAL_AND_COST = frozenset({"no-cost-until-goal", "goal-before-cost"})
+_ENDINGS = {
+    Outcome.HORIZON: Ending.HORIZON,
+    Outcome.GOAL: Ending.GOAL,
+    Outcome.COST: Ending.COST,
+    Outcome.ABSTAINED: Ending.ABSTAINED,
+    Outcome.TERMINATED: Ending.EARLY,
+    Outcome.TRUNCATED: Ending.EARLY,
+    Outcome.CRASHED: Ending.CRASHED,
+    Outcome.NONFINITE: Ending.CRASHED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +115,23 @@ class Bar:
     segments: tuple[Segment, ...]
 
 
-def ended_trials(lines: pa.Table) -> list[Trial]:
+def is_about_goal_and_cost(specs: Sequence[EventSpec]) -> bool:
+    """Return whether an event asks what comes first, a goal or a cost. Others need no such words."""
+    return any(spec.event in _GOAL_AND_COST or is_about_goal_and_cost(spec.events) for spec in specs)
+
+
+def ended_trials(lines: pa.Table, protocol: Protocol) -> list[Trial]:
     """Return one value for each of the lines of `trial_lines`, in their order.
 
-    A cost at or before the step of the first goal makes the ending a cost, as in the events.
+    If an event asks what comes first, a cost at or before the step of the first goal makes the ending a cost, as in the
+    events. Otherwise the ending is why the trial took no further step.
     """
-    found = []
+    found, has_words = [], is_about_goal_and_cost(protocol.events)
     for line in lines.to_pylist():
-        ending, at = _ending(line["outcome"], line["steps"], line["goal_step"], line["first_cost_step"])
+        if has_words:
+            ending, at = _first(line["outcome"], line["steps"], line["goal_step"], line["first_cost_step"])
+        else:
+            ending, at = _ENDINGS[Outcome(line["outcome"])], line["steps"]
         found.append(
             Trial(
                 arm=f"{line['controller']}/{line['schedule']}",
@@ -119,18 +146,13 @@ def ended_trials(lines: pa.Table) -> list[Trial]:
     return found
 
 
-def _ending(outcome: str, steps: int, goal: int | None, cost: int | None) -> tuple[Ending, int]:
+def _first(outcome: str, steps: int, goal: int | None, cost: int | None) -> tuple[Ending, int]:
     if cost is not None and (goal is None or cost <= goal):
         return Ending.COST, cost + 1
     if goal is not None:
         return Ending.GOAL, goal + 1
-    kinds = {
-        Outcome.HORIZON: Ending.TIMEOUT,
-        Outcome.ABSTAINED: Ending.ABSTAINED,
-        Outcome.CRASHED: Ending.CRASHED,
-        Outcome.NONFINITE: Ending.CRASHED,
-    }
-    return kinds.get(Outcome(outcome), Ending.EARLY), steps
+    ending = _ENDINGS[Outcome(outcome)]
+    return Ending.TIMEOUT if ending is Ending.HORIZON else ending, steps
 
 
 def bars(trials: Sequence[Trial]) -> list[Bar]:

@@ -14,8 +14,8 @@ from ccfs.certificates.binomial import hoeffding_lower
 from ccfs.certificates.bounds import Bound, Sampling
 from ccfs.certificates.rounding import exact_text, fraction_upper, lower_text, upper_text
 from ccfs.certificates.stratified import StratifiedCertificate
-from ccfs.report.charts import Chart, glyph, thinned
-from ccfs.report.counts import Sources
+from ccfs.report.charts import Chart, thinned
+from ccfs.report.counts import Bar, Sources
 from ccfs.report.drawings import Panel
 from ccfs.results.certificate import AttackedCount
 from ccfs.runs.counting import Certificate
@@ -24,6 +24,7 @@ from ccfs.runtime.interfaces import Vector
 __all__ = [
     "DELTA",
     "Observed",
+    "bars_figure",
     "curve_figure",
     "drawing_figure",
     "interval",
@@ -144,7 +145,7 @@ def _observed(
     )
 
 
-def curve_figure(proof: Certificate, rates: Sequence[Observed]) -> Markup:
+def curve_figure(proof: Certificate, rates: Sequence[Observed]) -> Chart:
     """Draw the certified probability against the budget, with the observed rates and their intervals."""
     reach = _reach([proof], rates)
     points = proof.curve(_POINTS, reach)
@@ -157,13 +158,14 @@ def curve_figure(proof: Certificate, rates: Sequence[Observed]) -> Markup:
     chart.line(points, "curve s0", "certified lower bound")
     _mark_budget(chart, proof, 0, is_labelled=True)
     for kind, (rate, nudge) in enumerate(zip(rates, _nudges(chart, rates), strict=True)):
-        chart.whisker(
-            rate.budget, rate.low, rate.high, kind, at=rate.successes / rate.trials, nudge=nudge, title=rate.words
-        )
-    return chart.svg()
+        share = rate.successes / rate.trials
+        chart.whisker(rate.budget, rate.low, rate.high, kind, nudge=nudge)
+        chart.marker(rate.budget, share, kind, nudge=nudge, title=rate.words)
+        chart.rows.append((f"observed: {rate.name}", rate.budget, share, rate.low, rate.high))
+    return chart
 
 
-def overview_figure(arms: Sequence[tuple[str, Certificate, Sequence[Observed]]]) -> Markup:
+def overview_figure(arms: Sequence[tuple[str, Certificate, Sequence[Observed]]]) -> Chart:
     """Draw the certified curves of several arms together, each with its lowest observed rate under attack."""
     only = [proof for _, proof, _ in arms]
     worst = [_lowest(rates) for _, _, rates in arms]
@@ -181,16 +183,43 @@ def overview_figure(arms: Sequence[tuple[str, Certificate, Sequence[Observed]]])
     for kind, ((name, _, _), rate) in enumerate(zip(arms, worst, strict=True)):
         if rate is not None:
             nudge = 8.0 * (kind - (len(arms) - 1) / 2) * min(1.0, 6 / len(arms))
-            place, height = chart.x(rate.budget) + nudge, chart.y(rate.successes / rate.trials)
-            chart.shapes.append(glyph(kind % 6, place, height, f"{name}, lowest rate under attack: {rate.words}"))
-    return chart.svg()
+            share = rate.successes / rate.trials
+            chart.marker(
+                rate.budget, share, kind % 6, nudge=nudge, title=f"{name}, lowest rate under attack: {rate.words}"
+            )
+            chart.rows.append((f"{name}, observed: {rate.name}", rate.budget, share, rate.low, rate.high))
+    return chart
 
 
 def _lowest(rates: Sequence[Observed]) -> Observed | None:
     return min(rates[1:], key=lambda rate: rate.successes / rate.trials, default=None)
 
 
-def source_figure(found: Sources) -> Markup:
+def bars_figure(bars: Sequence[Bar]) -> Chart:
+    """Draw how trials ended, a bar for each arm and attack. The page has the same bars, which fit any width."""
+    chart = Chart(
+        x_range=(0.0, 1.0),
+        y_range=(-len(bars) - 0.5, -0.5),
+        label="How trials ended",
+        x_label="share of trials",
+        height=60.0 + 22.0 * len(bars),
+        left=190.0,
+        width=620.0,
+    )
+    chart.heads = ("arm", "attack", "ending", "trials", "of")
+    for number, bar in enumerate(bars, start=1):
+        chart.text(0.0, -number, f"{bar.arm}, {bar.attack}", anchor="end", dx=-8, dy=4)
+        at = 0.0
+        for part in bar.segments:
+            end = at + part.count / bar.trials
+            words = f"{part.name}: {part.count} of {bar.trials}"
+            chart.rectangle((at, end), (-number - 0.36, -number + 0.36), f"area {part.style}", words)
+            chart.rows.append((bar.arm, bar.attack, part.name, part.count, bar.trials))
+            at = end
+    return chart
+
+
+def source_figure(found: Sources) -> Chart:
     """Draw the shares of proposals, fallbacks and abstention over time as a stack. The rest has ended."""
     chart = Chart(
         x_range=(0.0, found.edges[-1]),
@@ -201,15 +230,20 @@ def source_figure(found: Sources) -> Markup:
         width=320.0,
         height=190.0,
     )
+    chart.heads = ("from step", "before step", *found.names)
+    chart.rows = [
+        (start, end, *shares)
+        for start, end, shares in zip(found.edges[:-1], found.edges[1:], found.shares.T.tolist(), strict=True)
+    ]
     base = [0.0] * found.shares.shape[1]
     for style, row in zip(found.styles, found.shares.tolist(), strict=True):
         top = [a + b for a, b in zip(base, row, strict=True)]
         chart.area(base, top, found.edges, style)
         base = top
-    return chart.svg()
+    return chart
 
 
-def drawing_figure(panel: Panel) -> Markup:
+def drawing_figure(panel: Panel) -> Chart:
     """Draw the paths of a panel."""
     arrays = [path for group in panel.groups for path in (*group.paths, *_bold(group.bold))]
     xs = [float(value) for path in arrays for value in path[:, 0] if math.isfinite(value)]
@@ -230,19 +264,20 @@ def drawing_figure(panel: Panel) -> Markup:
         y_label=panel.y_label,
         height=420.0 if panel.is_map else 300.0,
         is_map=panel.is_map,
+        digits=4,
     )
     for disc in panel.discs:
         chart.circle(*disc.center, disc.radius, f"disc {disc.kind}", disc.name)
     for kind, group in enumerate(panel.groups):
-        for path in group.paths:
-            chart.line(thinned(path), f"path s{kind % 6}", group.name)
+        for number, path in enumerate(group.paths, start=1):
+            chart.line(thinned(path), f"path s{kind % 6}", f"{group.name} {number}")
     for rule in panel.rules:
         chart.line([rule.start, rule.end], "rule", rule.name)
         chart.text(*rule.end, rule.name, anchor="end", dx=-7, dy=12)
     for kind, group in enumerate(panel.groups):
         for path in _bold(group.bold):
             chart.line(thinned(path), f"path bold s{kind % 6}", f"{group.name}: mean")
-    return chart.svg()
+    return chart
 
 
 def _probability_chart(reach: float, least: float, label: str) -> Chart:

@@ -11,9 +11,10 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ccfs.protocol.model import NOMINAL, Protocol
-from ccfs.report.charts import Chart, Figure, data_uri, thinned
+from ccfs.report.charts import Chart, data_uri, thinned
 from ccfs.report.counts import Ending, Key, Trial
 from ccfs.report.drawings import SCENES, Disc, scene_for
+from ccfs.report.pages import Figure
 from ccfs.report.replay import (
     ARMS,
     ReplayError,
@@ -85,7 +86,7 @@ class FallbackMap:
         return int(self.fallbacks.sum()) + self.far[0], int(self.steps.sum()) + self.far[1]
 
 
-def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
+def map_figure(drawn: Sequence[Drawn], label: str) -> Chart:
     """Draw a layout and paths from above. A path is broad where a fallback acted and faint after its end mark."""
     # A dict keeps the order and drops doubles: both trials of a map show the same layout.
     discs = dict.fromkeys(disc for item in drawn for disc in item.retold.discs)
@@ -100,6 +101,7 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
         height=320.0,
         is_map=True,
         is_bare=True,
+        digits=4,
         left=1.0,
         right=1.0,
         top=1.0,
@@ -125,7 +127,7 @@ def map_figure(drawn: Sequence[Drawn], label: str) -> Markup:
         chart.shapes.append(end_mark(item.ending, item.style, chart.x(x), chart.y(y), words, size=size))
     _scale_bar(chart)
     chart.shapes.append(Markup('<rect class="frame" x="0.5" y="0.5" width="319" height="319" rx="4"/>'))
-    return chart.svg()
+    return chart
 
 
 def end_mark(ending: Ending, style: str, x: float, y: float, title: str = "", *, size: float = 5.0) -> Markup:
@@ -156,7 +158,7 @@ def fallback_map(told: Sequence[Retold]) -> FallbackMap:
     return FallbackMap(steps=steps, fallbacks=fallbacks, far=far, trajectories=len(told))
 
 
-def fallback_figure(counts: FallbackMap, label: str) -> Markup:
+def fallback_figure(counts: FallbackMap, label: str) -> Chart:
     """Draw each cell's share of fallback steps as its shade, with their number in it."""
     chart = Chart(
         x_range=(-_REACH, _REACH),
@@ -168,6 +170,7 @@ def fallback_figure(counts: FallbackMap, label: str) -> Markup:
         height=400.0,
         is_map=True,
     )
+    chart.heads = ("right from (m)", "right to (m)", "ahead from (m)", "ahead to (m)", "fallback steps", "steps")
     for row in range(_CELLS):
         for column in range(_CELLS):
             steps, fell = int(counts.steps[row, column]), int(counts.fallbacks[row, column])
@@ -175,6 +178,7 @@ def fallback_figure(counts: FallbackMap, label: str) -> Markup:
                 continue
             x, y = column * CELL - _REACH, row * CELL - _REACH
             words = f"fallback in {fell} of {steps} steps"
+            chart.rows.append((*(round(end, 2) for end in (x, x + CELL, y, y + CELL)), fell, steps))
             chart.rectangle((x, x + CELL), (y, y + CELL), "cell", words, share=fell / steps)
             if fell:
                 style = "many" if fell > 0.7 * steps else "few"
@@ -189,7 +193,7 @@ def fallback_figure(counts: FallbackMap, label: str) -> Markup:
             '<path class="robot" d="M{} {}m0 -9l6 15l-6 -4l-6 4z"><title>the robot, heading up</title></path>'
         ).format(f"{x:.1f}", f"{y:.1f}")
     )
-    return chart.svg()
+    return chart
 
 
 def _short(count: int) -> str:
@@ -263,7 +267,7 @@ def _data_uri(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> str:
     below_sky = pixels[pixels.shape[0] // 6 :]
     stream = io.BytesIO()
     Image.fromarray(below_sky).save(stream, "JPEG", quality=82)
-    return data_uri("jpeg", stream.getvalue())
+    return data_uri("image/jpeg", stream.getvalue())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -312,7 +316,8 @@ def replayed(
             label = f"{arm.name}: share of fallback steps by the place of the nearest obstacle"
             words = f"First {counts.trajectories} trials: {fell} of {steps} steps by a fallback. "
             words += f"Beyond the map: {counts.far[0]} of {counts.far[1]} steps."
-            heat.append(Figure(title=arm.name, figure=fallback_figure(counts, label), caption=words))
+            title = f"{arm.name}, where fallbacks acted"
+            heat.append(Figure(title=title, chart=fallback_figure(counts, label), caption=words))
         elif counts.trajectories:
             without.append(arm.name)
     shown = _to_picture(protocol, trials, attack, made)
@@ -346,8 +351,10 @@ def _arm_maps(
                 words.append(f"{kind}: refused, it does not replay")
         if drawn:
             title = f"trial {number}, reset seed {by_key[arm, NOMINAL, number].reset_seed}"
-            figure = map_figure(drawn, f"{arm}, {title}: {'; '.join(words)}")
-            figures.append(Figure(title=title, figure=figure, caption=". ".join(words) + "."))
+            chart = map_figure(drawn, f"{arm}, {title}: {'; '.join(words)}")
+            legend = tuple((f"line {item.style}", item.name, item.words) for item in drawn)
+            caption = ". ".join(words) + "."
+            figures.append(Figure(title=f"{arm}, {title}", chart=chart, legend=legend, caption=caption, is_keyed=False))
     return ArmMaps(arm=arm, figures=tuple(figures), endings=tuple(dict.fromkeys(endings)))
 
 

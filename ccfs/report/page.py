@@ -14,12 +14,23 @@ from ccfs.certificates.schedule import Stage
 from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.terminal import printable
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
-from ccfs.report.charts import Figure, glyph, rendered
-from ccfs.report.counts import Ending, bars, ended_trials, event_tables, shipped_events, shipped_lines, sources
+from ccfs.report.charts import glyph
+from ccfs.report.counts import (
+    Bar,
+    Ending,
+    bars,
+    ended_trials,
+    event_tables,
+    is_about_goal_and_cost,
+    shipped_events,
+    shipped_lines,
+    sources,
+)
 from ccfs.report.drawings import Drawing, Shown, drawing_for
 from ccfs.report.figures import (
     DELTA,
     Observed,
+    bars_figure,
     curve_figure,
     drawing_figure,
     observed,
@@ -28,8 +39,10 @@ from ccfs.report.figures import (
     source_figure,
 )
 from ccfs.report.maps import end_mark, replayed
+from ccfs.report.pages import Figure, index_link, rendered
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate, covered
+from ccfs.results.claims import ClaimLine, claim_lines, size_text
 from ccfs.results.derive import certificate_name
 from ccfs.results.families import stored_families
 from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
@@ -53,14 +66,19 @@ class _Claim:
 
     file: str
     document: RunCertificate
+    line: ClaimLine
     rates: tuple[Observed, ...]
-    figure: Markup
+    figure: Figure
     scores: tuple[AttackScore, ...] = ()
 
     @property
     def covered(self) -> tuple[tuple[str, float], ...]:
         """What may be shifted, and how far if nothing else is."""
         return covered(self.document.trajectory)
+
+    def budget(self, stage: str) -> str:
+        """Return the certified budget of a stage as a text."""
+        return size_text(self.line, stage)
 
 
 def write_report(
@@ -86,7 +104,10 @@ def write_report(
 def render(
     store: Store, *, drawing: str | None = None, most_steps: int = MOST_STEPS, engine: Engine | None = None
 ) -> str:
-    """Return the page. The same run gives the same bytes on a machine, wherever its folder stands."""
+    """Return the page. The same run gives the same bytes on a machine, wherever its folder stands.
+
+    One thing depends on that place: if a folder above has an index of its runs, the page has a link to it.
+    """
     if not most_steps >= 0:
         raise ValueError(f"`most_steps` must be at least 0, got {most_steps}.")
     faults = [fault for fault in manifest_faults(store) if not fault.startswith(f"{REPORT}:")]
@@ -103,7 +124,7 @@ def render(
     worst = _most_harmful(protocol, claims)
     # Without traces, the page shows the claims and what follows from them.
     lines = shipped_lines(store, protocol) if protocol.keeps_traces else None
-    trials = [] if lines is None else ended_trials(lines)
+    trials = [] if lines is None else ended_trials(lines, protocol)
     again = replayed(
         store,
         protocol,
@@ -117,6 +138,7 @@ def render(
     own_events = [part.name for part in protocol.events if part not in shipped_events(protocol).events]
     return rendered(
         "report.html.j2",
+        links=index_link(store.root),
         protocol=protocol,
         claims=claims,
         premises=_premises(claims),
@@ -125,6 +147,7 @@ def render(
         has_sensor=any(Stage.SENSOR in arm.schedule.plan.stages for arm in protocol.arms),
         has_several=any(arm.schedule.plan.stages != (Stage.ACTION,) for arm in protocol.arms),
         main_stages=sorted({arm.schedule.plan.main.value for arm in protocol.arms}),
+        stages=list(dict.fromkeys(stage for claim in claims for stage in claim.line.budgets)),
         certified=sum(claim.document.trajectory.is_certified for claim in claims),
         contradictions=[(claim, rate) for claim in claims for rate in claim.rates if rate.is_contradiction],
         overviews=_overviews(protocol, claims),
@@ -138,12 +161,13 @@ def render(
         checkable=[] if own_events else claims,
         worst=worst,
         bars=shown,
+        ended=_ended(protocol, shown),
+        is_about_goal_and_cost=is_about_goal_and_cost(protocol.events),
         replayed=again,
         mark=lambda ending: Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(
             end_mark(ending, "plain", 7.0, 7.0)
         ),
         ending=Ending,
-        endings=list(dict.fromkeys((part.style, part.name) for bar in shown for part in bar.segments)),
         trial_count=len(trials),
         most_steps=most_steps,
         arm_count=len(protocol.arms),
@@ -175,7 +199,23 @@ def _claim(store: Store, arm: Arm, event: str, scores: Sequence[AttackScore]) ->
     proof = document.trajectory
     rates = observed(proof, document.attacks)
     ours = tuple(score for score in scores if (score.arm, score.event) == (arm.name, event))
-    return _Claim(file=name, document=document, rates=rates, figure=curve_figure(proof, rates), scores=ours)
+    (line,) = claim_lines([document])
+    marks = tuple((f"mark {kind}", rate.name, rate.limit) for kind, rate in enumerate(rates))
+    figure = Figure(
+        title=f"{arm.name}, {event}, certified probability against budget",
+        chart=curve_figure(proof, rates),
+        legend=(("line s0", "certified lower bound", ""), *marks),
+        is_keyed=False,
+    )
+    return _Claim(file=name, document=document, line=line, rates=rates, figure=figure, scores=ours)
+
+
+def _ended(protocol: Protocol, shown: Sequence[Bar]) -> Figure | None:
+    """Return how trials ended as a figure, for its files. The page itself has bars that fit any width."""
+    if not shown:
+        return None
+    legend = tuple(dict.fromkeys((part.style, part.name, "") for bar in shown for part in bar.segments))
+    return Figure(title=f"{protocol.name}, how trials ended", chart=bars_figure(shown), legend=legend)
 
 
 def _premises(claims: Sequence[_Claim]) -> list[tuple[str, list[str]]]:
@@ -201,7 +241,8 @@ def _overviews(protocol: Protocol, claims: Sequence[_Claim]) -> list[Figure]:
         ]
         if len(of_event) > 1:
             legend = tuple((f"line s{i % 6} dash{i // 6 % 3}", name, "") for i, (name, *_) in enumerate(of_event))
-            made.append(Figure(title=event.name, figure=overview_figure(of_event), legend=legend))
+            title = f"event {event.name}, all arms"
+            made.append(Figure(title=title, chart=overview_figure(of_event), legend=legend))
     return made
 
 
@@ -214,8 +255,8 @@ def _source_figures(store: Store, protocol: Protocol, arm: Arm) -> tuple[str, tu
             (style, name, f"{100.0 * total / steps:.2f}%")
             for style, name, total in zip(found.styles, found.names, found.totals, strict=True)
         )
-        title = NOMINAL if attack is None else f"under {attack.name}"
-        made.append(Figure(title=f"{title}, {found.trials} trials", figure=source_figure(found), legend=legend))
+        title = f"{arm.name}, {NOMINAL if attack is None else f'under {attack.name}'}, {found.trials} trials"
+        made.append(Figure(title=f"{title}, where actions came from", chart=source_figure(found), legend=legend))
     return arm.name, tuple(made)
 
 
@@ -229,7 +270,8 @@ def _drawings(store: Store, protocol: Protocol, claims: Sequence[_Claim], draw: 
             shown.append(Shown(attack=worst.name, traces=_first_traces(store, protocol, arm, worst)))
         panel = draw(protocol, arm, shown)
         legend = tuple((f"line s{i % 6}", group.name, "") for i, group in enumerate(panel.groups))
-        made.append(Figure(title=arm.name, figure=drawing_figure(panel), legend=legend, caption=panel.caption))
+        title = f"{arm.name}, trajectories"
+        made.append(Figure(title=title, chart=drawing_figure(panel), legend=legend, caption=panel.caption))
     return made
 
 

@@ -377,10 +377,6 @@ class RunCertificate(Document):
             found.append(rounded)
         if self.is_of_objects:
             found.append("The claim is about the policy, the verifier and the fallbacks as they were in memory.")
-            if self.environment.arguments.get("is_compared") is not True:
-                found.append(
-                    "No second environment could be made to compare with, so the claim is about the one that was given."
-                )
         found.append(self.registered)
         return tuple(found)
 

@@ -19,7 +19,7 @@ from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol, parse_protoc
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.protocol.tables import Name
 from ccfs.runs.build import build_arm
-from ccfs.runs.generators import generators_now, refuse_drawn_numbers
+from ccfs.runs.generators import generators_now, own_generators, refuse_drawn_numbers, refuse_moved
 from ccfs.runs.provenance import differences, trial_tables
 from ccfs.runs.record import LinesFile, TrajectoryRow, table_of
 from ccfs.runs.trial import StopRule, TrialRecorder, TrialTables, run_trial
@@ -44,6 +44,8 @@ class Batch:
         is_judged: whether the verdicts of the events are stored: nobody can make the events again, or there are no
             traces.
         keeps_traces: whether the public steps are stored.
+        is_repeated: whether these trials have run before. They then run twice, to see whether generators that the parts
+            hold move on from trial to trial.
     """
 
     arm: str
@@ -52,6 +54,7 @@ class Batch:
     trials: tuple[int, ...]
     is_judged: bool = False
     keeps_traces: bool = True
+    is_repeated: bool = False
 
     @property
     def name(self) -> str:
@@ -232,9 +235,28 @@ def batch_files(
     if generators_now() != before:
         again = [partial(_trial, protocol, arm, wrapped, controller, trial) for trial in reversed(batch.trials)]
         refuse_drawn_numbers(again)
+    if batch.is_repeated:
+        _refuse_own_generators(protocol, arm, batch, wrapped, controller)
     lines = parquet_bytes(table_of(TrajectoryRow, rows))
     public = (lines,) if traces is None else (traces.finish(), lines)
     return public if private is None else (*public, private.finish())
+
+
+def _refuse_own_generators(
+    protocol: Protocol, arm: Arm, batch: Batch, wrapped: ProposalWrapper, controller: Controller
+) -> None:
+    """Raise if running the trials of a batch once more leaves a generator in another state than the first time."""
+    program = wrapped.program
+    parts = {
+        "environment": wrapped.env,
+        "controller": controller,
+        "verifier": program.verifier,
+        "fallbacks": program.fallbacks,
+    }
+    before = own_generators(parts)
+    for trial in batch.trials if before else ():
+        _trial(protocol, arm, wrapped, controller, trial)
+    refuse_moved(before, own_generators(parts), f"the same trial leaves it in two states (trial {batch.trials[-1]})")
 
 
 def _refuse_another_controller(arm: Arm, controller: Controller, expected: dict[str, str]) -> None:

@@ -18,9 +18,9 @@ from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import build_event
-from ccfs.runs.events import Event, holds, is_lost_by_ending
+from ccfs.runs.events import Event, is_lost_by_ending
 from ccfs.runs.host import ChildHost, Judgement, child_of
-from ccfs.runs.judging import leaf, made_events, refuse_changed, two_answers
+from ccfs.runs.judging import answers, leaf, made_events, refuse_changed
 from ccfs.runs.provenance import changed_events, read_provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import Store, Trust
@@ -139,8 +139,8 @@ def _event(store: Store, protocol: Protocol, spec: EventSpec) -> Event:
 def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str, Judged]) -> dict[str, list[bool]]:
     """Return for each event whether each trial of a batch is in it. Each trial must be stored exactly once.
 
-    An event that answers differently when it is asked again about the first trial is refused, because it has a memory
-    or a random generator of its own.
+    An event that answers differently when it is asked again is refused, because it has a memory or random numbers of
+    its own.
     """
     traces = _traces(store, protocol, batch, events)
     found: dict[str, list[bool]] = {}
@@ -148,9 +148,7 @@ def verdicts(store: Store, protocol: Protocol, batch: Batch, events: Mapping[str
         if isinstance(event, _Told):
             found[name] = [is_inside for is_inside, _ in event.judged(batch)]
             continue
-        found[name] = [holds(event, trace) for trace in traces]
-        if holds(event, traces[0]) is not found[name][0]:
-            raise two_answers(store.root, name, traces[0].trial)
+        found[name] = answers(store.root, name, event, traces)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -11,16 +11,19 @@ from ccfs.files.imports import loading
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.batches import Batch, Verdicts, batch_files, built
 from ccfs.runs.build import build_event, event_references
-from ccfs.runs.events import Event, holds, is_lost_by_ending
+from ccfs.runs.events import AllOf, Event, holds, is_lost_by_ending
+from ccfs.runs.generators import generators_now, own_generators
 from ccfs.runs.provenance import changed_events
 from ccfs.runs.record import NO_VECTORS, StepLines, TrajectoryRow, layout_of
-from ccfs.runs.store import RunError
+from ccfs.runs.store import PremiseError, RunError
 from ccfs.runs.trace import Trace, traces
 from ccfs.runs.trial import TrialRecorder
 
-__all__ = ["leaf", "made_events", "refuse_changed", "run_hashed", "two_answers"]
+__all__ = ["answers", "leaf", "made_events", "refuse_changed", "run_hashed"]
 
 _TOGETHER = 4096  # steps
+_MORE = 3
+"""How many times more an event of the user's own is asked about each trace."""
 
 
 @contextmanager
@@ -63,11 +66,46 @@ def refuse_changed(where: object, changes: Iterable[tuple[str, str]]) -> None:
         )
 
 
-def two_answers(where: object, event: str, trial: int) -> RunError:
-    """Return the error for an event that says two things about one trial."""
-    return RunError(
-        f"{where}: the event {event!r} gave two answers about trial {trial}. "
-        "It must depend on the trace alone: no memory, no random numbers."
+def answers(where: object, name: str, event: Event, traces: Sequence[Trace]) -> list[bool]:
+    """Return whether an event holds for each of these traces. Refuse one that does not follow from the trace alone.
+
+    An event of the user's own is asked three times more about each trace, backwards and forwards in turn, and must not
+    move a random generator. One that answers differently with probability q is missed by n traces with probability
+    (q**4 + (1 - q)**4) ** n, and never if it draws from a generator that can be found (`own_generators`).
+
+    Args:
+        where: names the run in errors.
+        name: name of the event.
+        event: the event.
+        traces: the traces to judge.
+    """
+    found = [holds(event, trace) for trace in traces]
+    if _is_ours(event):
+        return found
+    before = generators_now() | own_generators({name: event})
+    places = list(range(len(traces)))
+    for _ in range(_MORE):
+        places.reverse()
+        for i in places:
+            if holds(event, traces[i]) is not found[i]:
+                raise _not_the_trace(where, name, f"gave two answers about trial {traces[i].trial}")
+    now = generators_now() | own_generators({name: event})
+    for generator, state in before.items():
+        if now.get(generator, state) != state:
+            raise _not_the_trace(where, name, f"draws random numbers from {generator}")
+    return found
+
+
+def _is_ours(event: Event) -> bool:
+    if isinstance(event, AllOf):
+        return all(map(_is_ours, event.events))
+    return type(event).__module__.startswith("ccfs.runs.")
+
+
+def _not_the_trace(where: object, event: str, what: str) -> PremiseError:
+    return PremiseError(
+        f"{where}: the event {event!r} {what}. An event must depend on the trace alone: no memory, no random numbers. "
+        "Nothing is certified."
     )
 
 
@@ -110,19 +148,14 @@ class _Judge:
     def _judge_waiting(self) -> None:
         if self._lines is None:
             return
-        for trace in traces(self._waiting, self._lines.table()):
-            for name, event in self._events.items():
-                self._judge(name, event, trace)
+        found = traces(self._waiting, self._lines.table())
+        for name, event in self._events.items():
+            said = answers(self._batch.name, name, event, found)
+            self._inside[name] += said
+            failed = [trace for trace, is_inside in zip(found, said, strict=True) if not is_inside]
+            self._lost[name] += [trace.trial for trace in failed if is_lost_by_ending(event, trace)]
         self._lines.drop(len(self._lines))
         self._waiting.clear()
-
-    def _judge(self, name: str, event: Event, trace: Trace) -> None:
-        said = self._inside[name]
-        said.append(holds(event, trace))
-        if not said[-1] and is_lost_by_ending(event, trace):
-            self._lost[name].append(trace.trial)
-        if len(said) == 1 and holds(event, trace) is not said[0]:
-            raise two_answers(self._batch.name, name, trace.trial)
 
     def verdicts(self) -> Verdicts:
         """Judge what waits, and return all verdicts."""

@@ -21,14 +21,16 @@ from ccfs.protocol.registry import ALL_OF, IN_MEMORY, shipped_as
 from ccfs.protocol.tables import EXACT
 from ccfs.runs.batches import Batch, Verdicts, batch_files
 from ccfs.runs.events import AllOf, Event, holds
-from ccfs.runs.generators import generators_kept
+from ccfs.runs.generators import generators_kept, own_generators, refuse_moved
+from ccfs.runs.judging import answers
 from ccfs.runs.provenance import code_tables, provenance
 from ccfs.runs.reader import RunReader
 from ccfs.runs.record import TrajectoryRow
-from ccfs.runs.repeats import FRESH, MUST, difference, spread
+from ccfs.runs.repeats import MUST, difference, repeated, repeats
 from ccfs.runs.store import PremiseError, Store
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import TrialRecorder
+from ccfs.runtime.environment import observation_layout
 from ccfs.runtime.interfaces import Controller, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
 from ccfs.runtime.remade import arguments_of, layers
@@ -91,7 +93,7 @@ class Objects:
 
     Args:
         env: the environment.
-        make: makes environments like it, or None if nobody can tell how.
+        make: makes environments like it.
         controller: the policy as a controller.
         remake: makes the policy anew, or None if it was not given as a function that makes it.
         source: the object that the user gave for a policy.
@@ -103,7 +105,7 @@ class Objects:
     """
 
     env: AnyEnv
-    make: Callable[[], AnyEnv] | None
+    make: Callable[[], AnyEnv]
     controller: Controller
     remake: Callable[[], Controller] | None
     source: object
@@ -124,6 +126,8 @@ class Objects:
             seed=claim.seed,
             horizon=claim.horizon,
             resolution=claim.resolution,
+            # Names may have been put on the object from outside, and then another one does not have them.
+            layout=observation_layout(self.env),
         )
 
     def protocol(self, claim: Claimed) -> Protocol:
@@ -194,7 +198,13 @@ class Objects:
 
     def repeats(self, trials: int) -> int:
         """Return how many trials `refuse_other_repeats` runs, out of so many."""
-        return len(_again(trials)) + (len(spread(trials, FRESH)) if self._is_made_anew else 0)
+        return len(_again(trials)) + repeats(trials)
+
+    def generators(self) -> dict[str, object]:
+        """Return the state of each random generator that these objects hold."""
+        named = {entry.name: entry.fallback for entry in self.fallbacks}
+        parts = {"env": self.env, "policy": self.source, "controller": self.controller, "verifier": self.verifier}
+        return own_generators({**parts, **named, "event": self.judge})
 
     def refuse_other_repeats(
         self,
@@ -202,32 +212,52 @@ class Objects:
         protocol: Protocol,
         claim: Claimed,
         wrapped: ProposalWrapper,
+        generators: dict[str, object],
         advance: Callable[[int], object] = lambda trials: None,
     ) -> None:
         """Run some trials again, with the objects that were used and with new ones. Refuse one that differs.
 
         The verifier, the fallbacks and the event are always the same objects. So a memory of theirs shows, and so does
         one of the environment or of the policy. Random numbers drawn when one of these two is made show in a new one.
+
+        The first trial must also leave every generator as it did at first. So a number shows that any trial of the run
+        drew from a generator that no reset sets, even if it changed nothing.
+
+        Args:
+            store: the run, with all of its trials.
+            protocol: its protocol.
+            claim: the numbers of the claim.
+            wrapped: the environment that was used.
+            generators: what `generators` returned after the first trial.
+            advance: called with a number of trials when they are finished.
         """
         reader = RunReader(store, protocol)
         homes = {trial: batch for batch in reader.batches(protocol.arms[0], None) for trial in batch.trials}
+        last = homes[len(homes) - 1]
         with generators_kept():
             for trial in _again(len(homes)):
                 found = self.difference(reader, protocol, homes[trial], trial, wrapped, advance)
                 _refuse(trial, found, "gives another trace when it is run again after the last one", MUST)
-            for trial in spread(len(homes), FRESH) if self._is_made_anew else ():
-                anew = self._anew(trial)
-                fresh = wrapped if self.make is None else self.wrapped(claim, self.make())
+                if trial == 0:
+                    refuse_moved(generators, self.generators(), "trial 0 leaves it in another state after the last one")
+            for batch in dict.fromkeys(homes.values()):
+                self._refuse_other_answers(reader, batch)
+            for trial in repeated(len(homes), reader.trajectories(last)[-1].chain):
+                anew, fresh = self._anew(trial), self.wrapped(claim, self.make())
                 try:
                     found = anew.difference(reader, protocol, homes[trial], trial, fresh, advance)
                 finally:
-                    if fresh is not wrapped:
-                        fresh.close()
+                    fresh.close()
                 _refuse(trial, found, *self._made_differently)
 
-    @property
-    def _is_made_anew(self) -> bool:
-        return self.make is not None or self.remake is not None
+    def _refuse_other_answers(self, reader: RunReader, batch: Batch) -> None:
+        """Ask an event that nobody can make again about all traces of a batch once more."""
+        if not batch.is_judged:
+            return
+        now = answers("certify_policy", self.name, self.event, reader.traces(batch))
+        for trial, before, said in zip(batch.trials, reader.verdicts(batch)[self.name], now, strict=True):
+            if said is not before:
+                _refuse(trial, _EVENT, "", "")
 
     def _anew(self, trial: int) -> Objects:
         """Return these objects with a policy that is made anew, if it can be. Refuse another policy."""
@@ -250,8 +280,7 @@ class Objects:
                 "Either the environment draws random numbers when it is made, or it was changed or made in another "
                 f"way than its attributes say. {_MAKE_IT} Nothing is certified."
             )
-        what = "policy" if self.make is None else "environment and policy"
-        return f"gives another trace with {what} made anew", (
+        return "gives another trace with environment and policy made anew", (
             "Whatever is made anew must be the same each time: it must not draw random numbers when it is made, and "
             "must not remember earlier ones. Nothing is certified."
         )
@@ -288,7 +317,6 @@ class Objects:
             "id": None if spec is None else spec.id,
             "object": [path_of(layer) for layer in layers(self.env)],
             "settings": [_settings(layer) for layer in layers(self.env)],
-            "is_compared": self.make is not None,
         }
         return {"make": IN_MEMORY, "arguments": arguments}
 
@@ -307,7 +335,7 @@ def _refuse(trial: int, found: str | None, happened: str, advice: str) -> None:
     """Raise if a trial came out differently. An event is blamed itself: the trace was the same."""
     if found == _EVENT:
         raise PremiseError(
-            f"Trial {trial} gives the same trace when it is run again, but the event answered differently. An event "
+            f"Trial {trial} has the same trace when the event is asked again, but it answered differently. An event "
             "must follow from the trace alone: no memory, no random numbers. Nothing is certified."
         )
     if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ccfs.files.merkle import drawn
 from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Protocol
 from ccfs.runs.batches import Batch, Verdicts
@@ -17,10 +18,9 @@ from ccfs.runs.reader import RunReader
 from ccfs.runs.record import StepRow, TrajectoryRow, lines_of
 from ccfs.runs.store import PremiseError, Store
 
-__all__ = ["FRESH", "MUST", "difference", "refuse_other_repeats", "spread"]
+__all__ = ["MUST", "difference", "refuse_other_repeats", "repeated", "repeats", "spread"]
 
-FRESH = 8
-"""How many trials of each arm are run again with everything made anew."""
+_FEWEST, _MOST = 16, 64
 
 _WHO = {
     "center": "The controller answered differently.",
@@ -48,19 +48,45 @@ def spread(count: int, most: int) -> list[int]:
     return [i * (count - 1) // max(most - 1, 1) for i in range(most)]
 
 
+def repeats(trials: int) -> int:
+    """Return how many of so many trials are run again with everything made anew: a tenth, but 16 to 64 of them.
+
+    If something changes a share q of the trials of an arm whenever they are run again, all of them miss it with
+    probability at most (1 - q) ** repeats(trials).
+
+    >>> [repeats(trials) for trials in (3, 16, 100, 256, 1000)]
+    [3, 16, 16, 25, 64]
+    """
+    return min(trials, max(_FEWEST, min(trials // 10, _MOST)))
+
+
+def repeated(trials: int, chain: bytes) -> list[int]:
+    """Return the numbers of the trials to run again: the first, the last, and others that are drawn.
+
+    The draw follows from the hash chain of the last trial. So it is the same whenever the run is, and no part could
+    know it while the trials ran.
+    """
+    count = repeats(trials)
+    if count == trials:
+        return list(range(trials))
+    between = drawn(trials - 2, count - 2, seed="repeats", fixed=chain.hex())
+    return [0, *(1 + number for number in between), trials - 1]
+
+
 def refuse_other_repeats(store: Store, protocol: Protocol, pool: Pool[Batch]) -> None:
     """Run some nominal trials of each arm again, each in parts that are made anew. Refuse one that differs.
 
     A trial ran in an environment that other trials had used before, and runs again in a fresh one. So this finds a
     memory across trials, random numbers of a part's own, and random numbers drawn when a part is made, as far as they
-    change one of these trials.
+    change one of these trials. A generator that a part holds is found if one of these trials draws from it at all.
     """
     reader = RunReader(store, protocol)
     origin: dict[Batch, Batch] = {}
     for arm in protocol.arms:
         trials = [(batch, trial) for batch in reader.batches(arm, None) for trial in batch.trials]
-        for batch, trial in (trials[i] for i in spread(len(trials), FRESH)):
-            origin[replace(batch, trials=(trial,))] = batch
+        last = reader.trajectories(trials[-1][0])[-1].chain
+        for batch, trial in (trials[i] for i in repeated(len(trials), last)):
+            origin[replace(batch, trials=(trial,), is_repeated=True)] = batch
     for alone, files in pool.completed(origin):
         found = difference(reader, origin[alone], alone.trials[0], files)
         if found is not None:

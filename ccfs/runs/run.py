@@ -112,9 +112,16 @@ def run_objects(objects: Objects, claim: Claimed, root: Path, *, advance: Advanc
         raise RunError(f"{root}: must be a new folder, but holds a run. Objects in memory cannot resume one.")
     with store.locked():
         _claim(store, protocol, lambda: objects.record(protocol))
+        generators: list[dict[str, object]] = []
+
+        def ran(trials: int) -> None:
+            if not generators:  # after the first trial
+                generators.append(objects.generators())
+            advance(trials)
+
         for batch in plan(protocol, protocol.arms[0], None):
-            commit(store, batch, objects.files(protocol, batch, wrapped, advance))
-        objects.refuse_other_repeats(store, protocol, claim, wrapped, advance)
+            commit(store, batch, objects.files(protocol, batch, wrapped, ran))
+        objects.refuse_other_repeats(store, protocol, claim, wrapped, generators[0], advance)
         write_manifest(store, protocol)
     return store
 

@@ -14,6 +14,9 @@ from gymnasium.envs.registration import load_env_creator
 __all__ = ["arguments_of", "layers", "remaker"]
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
+# Wrappers that do not keep all of their arguments, with those that matter to a trial. The others of SB3's Monitor say
+# where its log goes, and what is run again need not be logged.
+_ENOUGH = {"stable_baselines3.common.monitor.Monitor": ("allow_early_resets", "reset_keywords", "info_keywords")}
 
 
 def layers(env: AnyEnv) -> list[AnyEnv]:
@@ -28,8 +31,8 @@ def layers(env: AnyEnv) -> list[AnyEnv]:
     return found
 
 
-def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
-    """Return a function that makes environments like `env`, or None if nobody can tell how.
+def remaker(env: AnyEnv) -> Callable[[], AnyEnv]:
+    """Return a function that makes environments like `env`. Raise TypeError if nobody can tell how.
 
     The innermost environment is made by its spec or by its class. Then each wrapper is put around it again. Arguments
     are those that Gymnasium recorded or, by the usual habit, the attributes of the same name. If one cannot be found,
@@ -52,8 +55,12 @@ def remaker(env: AnyEnv) -> Callable[[], AnyEnv] | None:
             warnings.simplefilter("ignore")  # what the constructor had to say, it has said
             close: Callable[[], object] = make().close
             close()
-    except Exception:  # the constructor is the user's own, and a guess at its arguments may fail in any way
-        return None
+    except Exception as error:  # the constructor is the user's own, and a guess at its arguments may fail in any way
+        raise TypeError(
+            "`env` must be an environment that can be made a second time, because some trials are run again in new "
+            f"ones, got {env}, and {error}. Pass a function that makes it instead, such as "
+            "`env=lambda: MyEnv(3)`, or what gymnasium.make gives for a registered id."
+        ) from error
     return make
 
 
@@ -79,6 +86,9 @@ def arguments_of(layer: AnyEnv) -> dict[str, object]:
     saved = values.get("_saved_kwargs")  # of Gymnasium's `RecordConstructorArgs`
     if isinstance(saved, dict):
         return deepcopy(saved)
+    enough = _ENOUGH.get(f"{type(layer).__module__}.{type(layer).__qualname__}")
+    if enough is not None:
+        return {name: deepcopy(values[name]) for name in enough}
     parameters = list(inspect.signature(type(layer)).parameters.values())
     found: dict[str, object] = {}
     for parameter in parameters[1:] if isinstance(layer, gymnasium.Wrapper) else parameters:

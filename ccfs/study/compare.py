@@ -8,7 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from markupsafe import Markup
 from pydantic import Field
 
 from ccfs.certificates import checks
@@ -18,13 +17,15 @@ from ccfs.certificates.rounding import exact_text, lower_text, upper_text
 from ccfs.files.documents import Digest, Document, Table
 from ccfs.files.frames import axes, data_frame, html_table
 from ccfs.protocol.model import NOMINAL, EventSpec, Protocol
-from ccfs.report.charts import Chart, Figure, glyph, rendered
+from ccfs.report.charts import Chart
 from ccfs.report.figures import observed, overview_figure
+from ccfs.report.pages import INDEX, Figure, is_ours, rendered, report_link
 from ccfs.results.certificate import RunCertificate
+from ccfs.results.claims import ClaimLine, claim_cells, claim_lines
 from ccfs.results.derive import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, trial_lines
 from ccfs.runs.store import Store
-from ccfs.study.opened import ClaimLine, OpenedRun, claim_cells, claim_lines
+from ccfs.study.opened import OpenedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -296,16 +297,20 @@ def _names(roots: Sequence[Path]) -> list[str]:
     return [str(root) if last.count(name) > 1 else name for root, name in zip(roots, last, strict=True)]
 
 
-def page(made: Comparison, stores: Sequence[Store]) -> str:
-    """Return the comparison as a page without scripts."""
+def page(made: Comparison, stores: Sequence[Store], folder: Path) -> str:
+    """Return the comparison as a page without scripts. It stands in a folder, from which it links to other pages."""
     documents = [
         (run.name, document)
         for run, store in zip(made.runs, stores, strict=True)
         for document in OpenedRun(store).certificates
     ]
-    tables = [(run, *claim_cells(run.claims)) for run in made.runs]
+    tables = [
+        (run, report_link(store.root, folder), *claim_cells(run.claims))
+        for run, store in zip(made.runs, stores, strict=True)
+    ]
     return rendered(
         "compare.html.j2",
+        links=[(INDEX, "All runs")] if is_ours(folder / INDEX) else [],
         made=made,
         heads=HEADS,
         forest=_forest(made.differences[:_MOST_DRAWN]) if made.differences else None,
@@ -325,11 +330,11 @@ def _curves(documents: Sequence[tuple[str, RunCertificate]], *, has_several: boo
             if one.event == event
         ]
         legend = tuple((f"line s{i % 6} dash{i // 6 % 3}", name, "") for i, (name, *_) in enumerate(arms))
-        made.append(Figure(title=event, figure=overview_figure(arms), legend=legend))
+        made.append(Figure(title=f"event {event}", chart=overview_figure(arms), legend=legend))
     return made
 
 
-def _forest(differences: Sequence[Difference]) -> Markup:
+def _forest(differences: Sequence[Difference]) -> Figure:
     """Draw each difference as an interval on a line of its own, numbered as in the table."""
     reach = max(max(abs(one.lower), abs(one.upper)) for one in differences) * 1.05
     chart = Chart(
@@ -341,10 +346,15 @@ def _forest(differences: Sequence[Difference]) -> Markup:
     )
     chart.line([(0.0, -0.5), (0.0, -len(differences) - 0.5)], "target")
     for number, one in enumerate(differences, start=1):
-        chart.line([(one.lower, -number), (one.upper, -number)], "curve s0", one.sentence)
-        chart.shapes.append(glyph(0, chart.x(one.observed), chart.y(-float(number)), one.sentence))
+        chart.line([(one.lower, -number), (one.upper, -number)], "curve s0")
+        chart.marker(one.observed, -number, 0, title=one.sentence)
         chart.text(-reach, -number, str(number), anchor="end", dx=-8, dy=4)
-    return chart.svg()
+    chart.heads = ("event", "first", "second", "at least", "at most", "observed")
+    chart.rows = [(one.event, one.first, one.second, one.lower, one.upper, one.observed) for one in differences]
+    named = tuple(
+        ("", f"{i}: {one.event}, {one.first} − {one.second}", "") for i, one in enumerate(differences, start=1)
+    )
+    return Figure(title="certified differences", chart=chart, legend=named, is_keyed=False)
 
 
 def _signed(value: float, *, is_lower: bool) -> str:

@@ -31,7 +31,8 @@ RAW: Final = "none"
 Normalizer: TypeAlias = "FrozenNormalizer | VecNormalize | str | os.PathLike[str] | None"
 """What an adapter takes as `normalizer`: statistics, their wrapper, the path of vecnormalize.pkl, or "none"."""
 LOST: Final = (
-    "Pass `normalizer=`: the statistics of its `VecNormalize` (`normalizer_from_sb3(vec_env)`, or the path of its "
+    "Pass `normalizer=` to `ccfs.controllers.as_controller`: the statistics of its `VecNormalize` "
+    "(`normalizer_from_sb3(vec_env)`, or the path of its "
     f'vecnormalize.pkl), or "{RAW}" if the policy reads observations as they are.'
 )
 

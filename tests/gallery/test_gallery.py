@@ -204,13 +204,14 @@ def test_page_is_self_contained_and_without_scripts(example_page):
     assert "script" not in seen.tags
     assert "link" not in seen.tags
     assert seen.links
-    assert all(link.startswith("data:image/png;base64,") for link in seen.links)
+    kinds = ("#", "data:image/png;base64,", "data:image/svg+xml;base64,", "data:text/csv;base64,")
+    assert all(link.startswith(kinds) for link in seen.links)
     assert re.findall(r"url\(|@import|https?:", text) == []
 
 
 def test_page_marks_what_is_unsound_and_says_where_the_label_changes(example_page):
     text = example_page.read_text(encoding="utf-8")
-    assert text.count("UNSOUND") == 1
+    assert text.count("UNSOUND") == 2  # in the table and at its circle
     assert "inside the substituted radius, which promises too much" in text
     assert text.count("<figure>") == 4
     for word in ("Occupancy", "local ratio", "Where events break", "Radii at the center"):
@@ -288,3 +289,16 @@ def test_browser_shows_four_drawings_in_light_and_dark(browser, example_page, tm
 
 def test_browser_fits_the_page_on_a_phone(browser, example_page):
     assert browser.size(example_page, width=390)[0] == 390
+
+
+def test_browser_finds_no_fault_of_access(browser, example_page):
+    assert browser.faults(example_page, width=500) == []
+
+
+def test_page_names_every_circle_and_gives_its_files(example_page):
+    text = example_page.read_text(encoding="utf-8")
+    names = re.findall(r'<text class="halo (sound|unsound)-name"[^>]*>([^<]*)<', text)
+    assert any(kind == "unsound" and "substituted: UNSOUND" in words for kind, words in names)
+    assert any(kind == "sound" and "joint mass" in words for kind, words in names)
+    assert text.count('.svg" aria-label') == text.count('.csv" aria-label') == text.count('role="img"')
+    assert "\\x0a" not in text  # the example of a file has lines

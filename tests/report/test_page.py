@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import io
 import re
 import shutil
 from fractions import Fraction
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -155,7 +159,9 @@ def certify_document(path):
 def test_report_needs_nothing_else_and_escapes_everything(finished):
     text = render(finished)
     page = _Page(text)
-    assert page.links == []
+    # Places on the page itself and files inside of it, and nothing else.
+    kinds = {"#", "data:image/svg+xml;base64,", "data:text/csv;base64,"}
+    assert {re.match(r"#|data:[^,]*,", link)[0] for link in page.links} == kinds
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     assert re.findall(r"https?://|url\(|@import", text) == []
     assert HOSTILE in page.text
@@ -221,7 +227,7 @@ def test_drawing_figure_keeps_units_equal_on_a_map():
     path = np.array([[0.0, 0.0], [4.0, 0.0], [np.nan, 1.0], [4.0, 1.0]])
     disc = Disc(name="hazard <1>", center=(2.0, 0.5), radius=0.5, kind="hazard")
     panel = Panel(caption="c", x_label="x", y_label="y", groups=(PathGroup(name="n", paths=(path,)),), discs=(disc,), is_map=True)  # fmt: skip  # noqa: E501
-    text = str(drawing_figure(panel))
+    text = str(drawing_figure(panel).svg())
     assert "hazard &lt;1&gt;" in text
     assert re.search(r'd="M[\d. ]+L[\d. ]+M[\d. ]+"', text), "a point that is not finite breaks the line"
     (x0, y0), (x1, _), (_, y2) = (map(float, pair) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", text.split('class="line')[1])[:3])  # fmt: skip  # noqa: E501
@@ -291,3 +297,83 @@ def test_report_of_an_action_stage_alone_claims_nothing_about_sensors(finished):
     page = render(finished)
     assert 'id="covered"' not in page
     assert "Nothing about any other disturbance: sensors, dynamics" in page
+
+
+@pytest.mark.parametrize(("width", "dark"), [(500, False), (1400, True)])
+def test_report_in_a_browser_has_no_fault_of_access(browser, page, width, dark):
+    assert browser.faults(page, width=width, dark=dark) == []
+
+
+def test_report_lists_every_section_in_its_contents(finished):
+    text = render(finished)
+    nav = text[text.index('<nav class="contents"') : text.index("</nav>")]
+    sections = re.findall(r'<section id="([^"]+)"', text)
+    assert re.findall(r'href="#([^"]+)"', nav) == sections
+    assert text.count("<section") == len(sections) == len(set(sections)) >= 8
+
+
+def test_report_shows_the_claims_as_one_table_first_with_the_claim_before_the_counts(finished):
+    text = render(finished)
+    first = r'<section id="claims">\s*<h2>[^<]*</h2>\s*<div class="scroll"[^>]*>\s*<table.*?</table>'
+    table = re.search(first, text, re.S)[0]
+    assert table.count('<th scope="row"') == 12
+    heads = [" ".join(head.split()) for head in re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table, re.S)]
+    assert heads[:5] == ["arm and event", "shift B up to", "keeps ≥", "no shift ≥", "counted"]
+    first = re.search(r'<table class="arms">.*?</thead>', text, re.S)[0]
+    assert first.index("B<sub>cert</sub>") < first.index(">trials<")
+
+
+def files_of(text, ending):
+    """Return the files of a page by name, decoded."""
+    kinds = {"svg": "image/svg\\+xml", "csv": "text/csv"}
+    found = re.findall(rf'href="data:{kinds[ending]};base64,([^"]+)" download="([^"]+)"', text)
+    assert len({name for _, name in found}) == len(found), "two figures have one name"
+    return {name: base64.b64decode(content).decode() for content, name in found}
+
+
+def test_report_gives_every_figure_as_svg_and_csv(finished):
+    text = render(finished)
+    drawn, numbers = files_of(text, "svg"), files_of(text, "csv")
+    # As many as are drawn, and one more for the bars.
+    assert len(drawn) == len(numbers) == 31 + 1
+    for name, content in drawn.items():
+        root = ElementTree.fromstring(content)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "var(" not in content
+        assert "class=" not in content
+        assert name.removesuffix(".svg") + ".csv" in numbers
+    for content in numbers.values():
+        rows = list(csv.reader(io.StringIO(content)))
+        assert len(rows) > 1
+        assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_csv_of_a_curve_has_the_certified_numbers_and_no_greater_ones(finished):
+    numbers = files_of(render(finished), "csv")
+    document = certify_document(finished.root / "certificates/steer/one/safe.json")
+    name = next(name for name in numbers if name.startswith("steer-one-safe"))
+    rows = [row for row in csv.reader(io.StringIO(numbers[name])) if row[0] == "certified lower bound"]
+    assert len(rows) == 61
+    for _, budget, lower, *_ in rows:
+        assert float(lower) <= document.trajectory.lower_at(action=float(budget)) + 1e-15
+    assert float(rows[0][2]) == document.trajectory.p_lower
+
+
+def test_report_uses_words_of_goal_and_cost_only_for_events_that_know_them(tmp_path):
+    neutral = ('name = "safe"\nevent = "no-cost-until-goal"', 'name = "acts"\nevent = "no-abstention"')
+    store = run(protocol(tmp_path, trials=6, event=neutral), tmp_path / "run", serial_engine(), where="p")
+    certify(store)
+    section = re.search(r'<section id="outcomes">.*?</section>', render(store), re.S)[0]
+    words = _Page(re.sub(r'href="[^"]*"', "", section)).text.lower()
+    assert "reached the horizon" in section
+    for word in ("goal", "cost", "timeout", "safe"):
+        assert word not in words, word
+
+
+def test_report_links_to_the_index_above_it_if_there_is_one(store, tmp_path):
+    assert 'aria-label="Other pages"' not in render(store)
+    done = CliRunner().invoke(app, ["runs", str(tmp_path), "--html"])
+    assert done.exit_code == 0, done.output
+    assert '<a href="../index.html">All runs</a>' in render(store)
+    write_report(store)
+    assert audit(store).faults == ()

@@ -130,7 +130,7 @@ def page(finished, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trials(finished):
-    return ended_trials(trial_lines(finished, finished.protocol()))
+    return ended_trials(trial_lines(finished, finished.protocol()), finished.protocol())
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +340,7 @@ def test_fallback_map_counts_every_step_once():
     assert (counts.totals, counts.far, counts.trajectories) == ((2, 4), (1, 2), 1)
     # 0.05 m ahead is the first row above the middle, 0.1 m to the left the first column left of it.
     assert (counts.steps[6, 5], counts.fallbacks[6, 5]) == (2, 1)
-    text = str(fallback_figure(counts, "label"))
+    text = str(fallback_figure(counts, "label").svg())
     assert "fallback in 1 of 2 steps" in text
     assert text.count('class="cell"') == 1
     assert fallback_map([]).totals == (0, 0)
@@ -350,7 +350,7 @@ def test_map_figure_draws_bands_where_fallbacks_acted_and_marks_ends():
     path = [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.4, 0.0)]
     told = retold(np.zeros((4, 2)), [True, False, True, True], path)
     drawn = [Drawn(style="s0", name="nominal", retold=told, ending=Ending.GOAL, at=4)]
-    text = str(map_figure(drawn, "label"))
+    text = str(map_figure(drawn, "label").svg())
     assert "after" not in text
     assert text.count('class="line band s0"') == 2
     assert text.count('class="line track s0"') == 1
@@ -365,7 +365,7 @@ def test_map_figure_marks_the_place_of_the_first_cost_and_not_the_last_one():
     path = [(0.0, 0.0), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.4, 0.0)]
     told = retold(np.zeros((4, 2)), [False] * 4, path, causes="hazard")
     item = Drawn(style="s0", name="nominal", retold=told, ending=Ending.COST, at=2)
-    text = str(map_figure([item], "label"))
+    text = str(map_figure([item], "label").svg())
     until, after = (re.search(rf'track {kind}s0" d="M([\d.]+) .*?L([\d.]+) [\d.]+"', text) for kind in ("", "after "))
     assert until[2] == after[1]
     assert f'd="M{until[2]} ' in text[text.index('class="cross"') :]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from toy_protocol import protocol
+from toy_protocol import protocol, text
 
 from ccfs.certificates.binomial import bonferroni
 from ccfs.certificates.bounds import Bound
@@ -47,6 +47,18 @@ def test_an_event_with_a_memory_is_refused_and_nothing_is_certified(tmp_path, mo
     own = f'event = "faulty:Counting"\narguments = {{ most = {most} }}'
     made = protocol(tmp_path, trials=4, event=('event = "no-cost-until-goal"', own))
     store = run(made, tmp_path / "run", serial_engine(), where="p")
-    with pytest.raises(RunError, match=r"the event 'safe' gave two answers about trial 0.*no memory"):
+    with pytest.raises(RunError, match=r"the event 'safe' gave two answers about trial [0-3].*no memory"):
         certify(store)
     assert not list(store.root.rglob("safe.json"))
+
+
+@pytest.mark.parametrize("traces", ["", 'traces = "hashes"\n'])
+def test_an_event_with_coins_of_its_own_is_refused_although_it_nearly_always_holds(tmp_path, traces):
+    """It holds with probability 0.98, so the answers about four trials mostly agree. The coins are found themselves."""
+    own = ('event = "no-cost-until-goal"', 'event = "faulty:Lucky"')
+    attack = (text().partition("[[attacks]]")[1] + text().partition("[[attacks]]")[2], "")
+    made = protocol(tmp_path, trials=4, event=own, batch=("batch = 4", f"{traces}batch = 4"), attack=attack)
+    with pytest.raises(RunError, match=r"draws random numbers from _COINS|gave two answers") as caught:
+        certify(run(made, tmp_path / "run", serial_engine(), where="p"))
+    assert "Nothing is certified." in str(caught.value)
+    assert not list((tmp_path / "run").rglob("safe.json"))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from toy_protocol import contents, protocol, text
 from typer.testing import CliRunner
@@ -26,8 +29,9 @@ from ccfs.runs.counting import merkle_root
 from ccfs.runs.events import holds, is_lost_by_ending
 from ccfs.runs.executors import process_engine, serial_engine
 from ccfs.runs.journal import Journal
-from ccfs.runs.judging import leaf
+from ccfs.runs.judging import answers, leaf
 from ccfs.runs.manifest import write_manifest
+from ccfs.runs.outcomes import Outcome
 from ccfs.runs.reader import NoTracesError, RunReader
 from ccfs.runs.record import TrajectoryRow, lines_of, table_of
 from ccfs.runs.run import run
@@ -483,3 +487,43 @@ def test_stopping_rule_counts_stored_verdicts(tmp_path):
     documents = certify(store)
     assert all(document.is_certified and document.trials < 24 for document in documents)
     assert audit(store, replay=4).is_clean
+
+
+class Dealt:
+    """An event whose answers were dealt before, so that no generator can be found."""
+
+    def __init__(self, cards):
+        self.cards = iter(cards)
+
+    def holds(self, trace):
+        return next(self.cards)
+
+
+@pytest.mark.parametrize("rate", [0.98, 0.9, 0.5])
+def test_answers_misses_hidden_dice_as_rarely_as_promised(rate):
+    """The promise for n traces is (q**4 + (1 - q)**4) ** n. Simulated 1,500 times, five standard errors allowed for."""
+    found = [SimpleNamespace(trial=i, outcome=Outcome.HORIZON) for i in range(8)]
+    dice, missed = np.random.default_rng(11), 0
+    for _ in range(1500):
+        with suppress(PremiseError):
+            answers("run", "dealt", Dealt((dice.random(32) < rate).tolist()), found)
+            missed += 1
+    promised = (rate**4 + (1.0 - rate) ** 4) ** 8
+    assert abs(missed / 1500 - promised) <= 5.0 * (promised * (1.0 - promised) / 1500) ** 0.5 + 1.0 / 1500
+
+
+def test_answers_asks_our_own_events_once():
+    asked = []
+
+    class Told:
+        def holds(self, trace):
+            asked.append(trace.trial)
+            return True
+
+    found = [SimpleNamespace(trial=i, outcome=Outcome.HORIZON) for i in range(3)]
+    assert answers("run", "told", Told(), found) == [True] * 3
+    assert asked == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
+    asked.clear()
+    Told.__module__ = "ccfs.runs.events"
+    assert answers("run", "told", Told(), found) == [True] * 3
+    assert asked == [0, 1, 2]

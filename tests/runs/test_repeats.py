@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from ccfs.protocol.model import parse_protocol
 from ccfs.results.certify import certify
 from ccfs.runs.executors import process_engine, serial_engine
-from ccfs.runs.generators import drawn_from, generators_kept, generators_now
+from ccfs.runs.generators import drawn_from, generators_kept, generators_now, own_generators
 from ccfs.runs.manifest import MANIFEST
-from ccfs.runs.repeats import FRESH, spread
+from ccfs.runs.repeats import repeated, repeats, spread
 from ccfs.runs.run import run
 from ccfs.runs.store import PremiseError, RunError, Store
 
@@ -56,8 +57,6 @@ def refused(made, root, engine=None):
         (study("faulty:Episodes", after=1), "step 0, reward. The environment behaved differently."),
         (study("faulty:Episodes", after=3, at=3), "step 3, reward. The environment behaved differently."),
         (study("faulty:Episodes", every=2), "step 0, reward. The environment behaved differently."),
-        (study("faulty:Entropy"), "step 0, reward. The environment behaved differently."),
-        (study("faulty:Entropy", at=3), "step 3, reward. The environment behaved differently."),
         (study("faulty:Coin"), "step 0, reward. The environment behaved differently."),
         (study("faulty:Coin", batch=1), "step 0, reward. The environment behaved differently."),
         (study("faulty:Coin", batch=16), "step 0, reward. The environment behaved differently."),
@@ -112,12 +111,96 @@ def test_a_finished_run_is_not_checked_again_and_a_refused_one_is(tmp_path, monk
     assert len(calls) == 3
 
 
-def test_at_most_eight_trials_of_an_arm_run_again(tmp_path, monkeypatch):
+def test_sixteen_trials_of_a_small_arm_run_again_the_first_and_the_last_among_them(tmp_path, monkeypatch):
+    """Each runs twice, because `Line` holds a generator."""
     seen = []
     monkeypatch.setattr("faulty.Seeded.seen", seen)
     run(study("faulty:Seeded", trials=40), tmp_path / "run", serial_engine(), where="test")
-    assert len(seen) == 40 + FRESH
+    assert len(seen) == 40 + 2 * 16
     assert (seen[40], seen[-1]) == (seen[0], seen[39])
+
+
+@pytest.mark.parametrize("trials", [1, 2, 15, 16, 17, 18, 100, 640, 10_000])
+def test_repeated_trials_are_the_declared_share_with_first_and_last(trials):
+    found = repeated(trials, b"chain")
+    assert found == sorted(set(found))
+    assert (found[0], found[-1], len(found)) == (0, trials - 1, repeats(trials))
+    assert found == repeated(trials, b"chain")
+    assert trials <= 18 or found != repeated(trials, b"another chain")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.3])
+def test_repeated_trials_miss_a_share_as_rarely_as_promised(share):
+    """Bad trials are every 1/share-th one, as a memory with a period would have it. Simulated over 4,000 chains.
+
+    The promise is (1 - q) ** k. First and last are always among the repeated trials, and no bad one is either of them.
+    So the k - 2 drawn ones count. Five standard errors are allowed for.
+    """
+    trials, period = 400, round(1.0 / share)
+    bad = set(range(2, trials - 1, period))
+    missed = sum(bad.isdisjoint(repeated(trials, seed.to_bytes(4, "big"))) for seed in range(4000)) / 4000
+    promised = (1.0 - len(bad) / (trials - 2)) ** (repeats(trials) - 2)
+    assert missed <= promised + 5.0 * (promised * (1.0 - promised) / 4000) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"env": "faulty:Entropy"},
+        {"env": "faulty:Entropy", "at": 3},
+        {"env": "faulty:Idler"},
+        {"controller": "faulty:IdlingPush"},
+    ],
+)
+def test_a_generator_of_a_part_is_named_even_if_it_changes_nothing(part, tmp_path):
+    """The last two draw from a fixed seed and use nothing. Fresh parts draw the same, so no trace differs."""
+    message = refused(study(**part, batch=16), tmp_path / "run")
+    assert "random numbers are drawn from `" in message
+    assert "own`, which no reset sets: the same trial leaves it in two states" in message
+
+
+CLOSED, KEPT = np.random.default_rng(3), (random.Random(2),)
+
+
+class Slotted:
+    __slots__ = ("dice",)
+
+    def __init__(self):
+        self.dice = np.random.PCG64(1)
+
+
+class Shared:
+    dice = np.random.RandomState(1)
+
+
+def closing():
+    dice = random.Random(1)
+    return lambda trace: dice.random()
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        (lambda trace: CLOSED.random(), "CLOSED"),
+        (closing(), "part.dice"),
+        (CLOSED.normal, "part"),
+        (lambda trace, dice=KEPT: dice, "part[0][0]"),
+        ({"a": (1, {"b": random.Random(1)})}, "part['a'][1]['b']"),
+        (Slotted(), "part.dice"),
+        (Shared(), "part.dice"),
+        (partial(Shared), "part.dice"),
+    ],
+)
+def test_own_generators_finds_generators_wherever_python_holds_them(part, place):
+    assert list(own_generators({"part": part})) == [place]
+
+
+def test_own_generators_leaves_shared_ones_and_plain_objects_alone():
+    assert own_generators({"part": [random.random, np.random.rand, Slotted, random, {"a": 1}, object(), steps]}) == {}
+
+
+def steps():
+    return random.random() + np.random.rand()  # noqa: NPY002
 
 
 def test_a_refusal_is_a_run_error_and_names_the_run(tmp_path):

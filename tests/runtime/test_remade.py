@@ -98,17 +98,20 @@ def test_remade_environment_has_the_arguments_of_the_first():
 
 @pytest.mark.parametrize("env", [Hidden(), Loose(), limited(4), Scale(Hidden(), 2.0)])
 def test_nothing_is_guessed(env):
-    assert remaker(env) is None
+    with pytest.raises(TypeError, match=r"nobody can tell what .*`env=lambda: MyEnv\(3\)`"):
+        remaker(env)
 
 
-def test_environment_that_can_be_made_once_is_left_alone():
-    assert remaker(Fussy()) is None
+def test_environment_that_can_be_made_once_is_refused_with_its_own_reason():
+    with pytest.raises(TypeError, match=r"made a second time.*the port is taken"):
+        remaker(Fussy())
 
 
-def test_remade_environment_with_other_spaces_is_none():
+def test_remade_environment_with_other_spaces_is_refused():
     env = Plain()
     env.action_space = gymnasium.spaces.Box(-2.0, 2.0, (2,), np.float64)
-    assert remaker(env) is None
+    with pytest.raises(TypeError, match="it has other spaces"):
+        remaker(env)
 
 
 def test_arguments_are_copies():
@@ -120,3 +123,14 @@ def test_arguments_are_copies():
     env = Holds([1, 2])
     arguments_of(env)["places"].append(3)
     assert env.places == [1, 2]
+
+
+def test_monitor_of_stable_baselines3_is_made_again_without_its_log(tmp_path):
+    from stable_baselines3.common.monitor import Monitor
+
+    first = Monitor(gymnasium.make("Pendulum-v1"), str(tmp_path / "log"), info_keywords=("TimeLimit.truncated",))
+    second = remaker(first)()
+    assert [type(layer) for layer in layers(second)] == [type(layer) for layer in layers(first)]
+    assert second.info_keywords == first.info_keywords
+    assert second.results_writer is None
+    first.close()

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import ccfs
 from ccfs.cli.main import app
-from ccfs.study.opened import claim_cells, list_runs, load_run, summary
+from ccfs.results.claims import claim_cells
+from ccfs.study.opened import list_runs, load_run, summary
 
 pytestmark = pytest.mark.slow
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 __all__ = ["ABSENT", "REQUIRED", "Browser", "find"]
@@ -36,6 +38,15 @@ addEventListener("load", () => {{
   document.body.dataset.size = `${{root.clientWidth}} ${{root.scrollWidth}} ${{root.scrollHeight}}`;
 }});</script>"""
 
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+# The shades at the ends of a table that scrolls are a picture, before which axe cannot judge a contrast.
+AXE = """<style>.scroll {{ background: none !important }}</style><script>{axe}</script><script>
+addEventListener("load", async () => {{
+  const found = await axe.run();
+  const told = found.violations.map(one => [one.id, ...one.nodes.slice(0, 3).map(node => node.html)]);
+  document.body.dataset.axe = JSON.stringify({{passed: found.passes.map(one => one.id), told}});
+}});</script></body>"""
+
 
 def find() -> str | None:
     """Return the path of the first Chromium on the machine."""
@@ -61,6 +72,22 @@ class Browser:
         client, content, tall = map(int, found.groups())
         assert client == width, f"the frame is {client} wide, not {width}"
         return content, tall
+
+    def faults(self, page: Path, *, width: int, dark: bool = False) -> list[list[str]]:
+        """Return what axe finds wrong for people who use a keyboard, a reader of screens or weak eyes.
+
+        Everything folded is opened first. The page's policy is taken out, because it forbids every script.
+        """
+        script = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+        text = POLICY.sub("", page.read_text(encoding="utf-8")).replace("<details", "<details open")
+        target = self.folder / "axe.html"
+        target.write_text(text.replace("</body>", AXE.format(axe=script)), encoding="utf-8")
+        shown = self._run(target, width, 900, dark, "--virtual-time-budget=60000", "--dump-dom")
+        found = re.search(r'data-axe="([^"]*)"', shown)
+        assert found, shown[-2000:]
+        told = json.loads(html.unescape(found[1]))
+        assert {"color-contrast", "document-title"} <= set(told["passed"]), told
+        return list(told["told"])
 
     def screenshot(
         self, page: Path, picture: Path, *, width: int = 1200, height: int = 900, dark: bool = False

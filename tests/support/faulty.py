@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import ClassVar
 
@@ -245,3 +246,43 @@ class Grumpy:
     def accepts(self, observation, actions):
         self.left -= 1
         return np.ones(len(actions), dtype=bool) if self.left >= 0 else np.abs(actions[:, 1]) < 0.2
+
+
+class Idler(Line):
+    """Draws from a generator of its own with a fixed seed, and does nothing with the number."""
+
+    def __init__(self, dimension=2):
+        super().__init__(dimension=dimension)
+        self.own = np.random.default_rng(5)
+
+    def step(self, action):
+        self.own.random()
+        return super().step(action)
+
+
+class IdlingPush(Push):
+    """A controller that does the same."""
+
+    def __init__(self):
+        self.own = random.Random(5)
+
+    def center(self, observation):
+        self.own.random()
+        return super().center(observation)
+
+
+_COINS = random.Random(8)
+
+
+class Lucky:
+    """An event that holds with probability 0.98, by coins of its own."""
+
+    def holds(self, trace):
+        return _COINS.random() < 0.98
+
+
+class Urandom:
+    """An event that holds with probability 0.98, by numbers that no generator in Python holds."""
+
+    def holds(self, trace):
+        return os.urandom(1)[0] >= 5
