@@ -22,14 +22,15 @@ _RUNS = Path("runs/training")
 _ZOO = Path("controllers/zoo")
 _RECORD = Path("experiments/training")
 _TASK, _STEPS = "SafetyPointGoal2-v0", 10_000_000
+_NAMES = {"ppo-lag": "ppolag", "trpo-lag": "trpolag", "ppo-penalty": "ppo-penalty"}
 _INTERRUPTED = {
-    "ppo-lag": "The last finished epoch is saved. The same command continues from it.",
+    **dict.fromkeys(_NAMES, "The last finished epoch is saved. The same command continues from it."),
     "sb3-ppo": "Nothing was saved, because sb3-ppo trains in one stretch.",
 }
 
 app = typer.Typer(
     name="train",
-    help="Train controllers by PPO-Lagrangian with OmniSafe's settings.",
+    help="Train controllers by PPO-Lagrangian, TRPO-Lagrangian or PPO with a penalty, with OmniSafe's settings.",
     invoke_without_command=True,
 )
 
@@ -38,12 +39,15 @@ app = typer.Typer(
 def train(
     context: typer.Context,
     plan: Annotated[Path | None, typer.Option(help="TOML file with the controllers and milestones.")] = None,
-    algo: Annotated[str, typer.Option(help="ppo-lag, or sb3-ppo of Stable-Baselines3 (extra `sb3`).")] = "ppo-lag",
+    algo: Annotated[
+        str, typer.Option(help="ppo-lag, trpo-lag, ppo-penalty, or sb3-ppo of Stable-Baselines3 (extra `sb3`).")
+    ] = "ppo-lag",
     environment: Annotated[str | None, typer.Option(help=f"Task, without a plan. Default: {_TASK}.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the controller, without a plan. Default: 0.")] = None,
     steps: Annotated[int | None, typer.Option(help=f"Steps to reach, without a plan. Default: {_STEPS}.")] = None,
     penalty: Annotated[
-        float | None, typer.Option(help="Only sb3-ppo: the reward is reduced by this times the cost. Default: 0.1.")
+        float | None,
+        typer.Option(help="The price of cost. Default: 0.1 for sb3-ppo, 1 for ppo-penalty. Others set it themselves."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=f"Folder of runs, without a plan. Default: {_RUNS}.")
@@ -51,7 +55,7 @@ def train(
 ) -> None:
     """Train, or continue where the last run stopped.
 
-    ppo-lag saves every epoch. Ctrl-C loses at most one epoch, and the same command continues. sb3-ppo trains in one
+    Every epoch is saved. Ctrl-C loses at most one epoch, and the same command continues. Only sb3-ppo trains in one
     stretch and saves at the end.
     """
     if context.invoked_subcommand is not None:
@@ -66,7 +70,7 @@ def train(
         "plan": plan, "environment": environment, "seed": seed, "steps": steps, "output": output, "penalty": penalty,
     }  # fmt: skip
     if algo not in _INTERRUPTED:
-        raise ValueError(f"`--algo` must be ppo-lag or sb3-ppo, got {algo!r}.")
+        raise ValueError(f"`--algo` must be one of {', '.join(_INTERRUPTED)}, got {algo!r}.")
     _refuse_ignored(algo, plan, given)
     task, number, folder = environment or _TASK, seed or 0, output or _RUNS
     aim = _STEPS if steps is None else steps
@@ -79,12 +83,15 @@ def train(
         else:
             from ccfs.controllers.training.runner import run_plan
 
-            run_plan(_plan(plan, task, number, aim, folder), console)
+            price_held = {} if penalty is None else {"multiplier_init": penalty}
+            run_plan(_plan(plan, _NAMES[algo], task, number, aim, folder, price_held), console)
 
 
 def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -> None:
     """Refuse options that would have no effect, because the user expects one."""
-    why = {"plan": "sb3-ppo trains one controller"} if algo == "sb3-ppo" else {"penalty": "it belongs to sb3-ppo"}
+    why = {} if algo == "ppo-lag" else {"plan": f"{algo} trains one controller"}
+    if algo in ("ppo-lag", "trpo-lag"):
+        why["penalty"] = "it belongs to sb3-ppo and ppo-penalty"
     if plan is not None:
         why = dict.fromkeys(("environment", "seed", "steps", "output"), "the plan says it") | why
     for name, reason in why.items():
@@ -92,13 +99,21 @@ def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -
             raise ValueError(f"`--{name}` must not be given here: {reason}. Leave it out.")
 
 
-def _plan(path: Path | None, environment: str, seed: int, steps: int, folder: Path) -> Plan:
+def _plan(
+    path: Path | None,
+    algorithm: str,
+    environment: str,
+    seed: int,
+    steps: int,
+    folder: Path,
+    settings: Mapping[str, float],
+) -> Plan:
     from ccfs.controllers.training.config import TrainingConfig
     from ccfs.controllers.training.plan import Plan
 
     if path is not None:
         return Plan.read(path)
-    config = TrainingConfig(environment=environment, seed=seed)
+    config = TrainingConfig.of(algorithm, environment=environment, seed=seed, **settings)
     if not (0 < steps <= config.total_steps and steps % config.steps_per_epoch == 0):
         epochs = f"{config.steps_per_epoch} (an epoch) up to {config.total_steps}"
         raise ValueError(f"`--steps` must be a multiple of {epochs}, got {steps}.")

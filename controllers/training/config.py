@@ -1,21 +1,33 @@
-"""The settings of a PPO-Lagrangian training run, with the PPOLag defaults of OmniSafe 0.5.0."""
+"""The settings of a training run, with the defaults that OmniSafe 0.5.0 has for each algorithm."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
 
 from ccfs.certificates import checks
 
-__all__ = ["TrainingConfig"]
+__all__ = ["ALGORITHMS", "TrainingConfig"]
+
+ALGORITHMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ppolag": {},
+    # The price of cost stays where it is. Without the Lagrangian rule, 1 is the plain difference of reward and cost.
+    "ppo-penalty": {"multiplier_init": 1.0},
+    "trpolag": {"update_iterations": 10, "batch_size": 128, "target_kl": 0.01, "critic_learning_rate": 1e-3},
+}
+"""The algorithms, each with its defaults where they are not those of PPOLag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
     """Settings of one run. Every default but `environments` is that of OmniSafe's `configs/on-policy/PPOLag.yaml`.
 
+    `TrainingConfig.of("trpolag", ...)` gives the defaults of another algorithm.
+
     Args:
+        algorithm: "ppolag", "trpolag", or "ppo-penalty", where the multiplier stays at `multiplier_init`.
         environment: Safety-Gymnasium task.
         seed: seeds weights, exploration noise, batch order and environment resets.
         total_steps: where the actor's learning rate has decayed to zero. A run may stop earlier.
@@ -45,8 +57,11 @@ class TrainingConfig:
     multiplier_init: float = 0.001
     multiplier_learning_rate: float = 0.035
     episode_window: int = 50
+    algorithm: str = "ppolag"
 
     def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"`algorithm` must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}.")
         # It becomes the name of a folder, so it must not lead anywhere else.
         if not (isinstance(self.environment, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.environment)):
             raise TypeError(f"`environment` must be a task id such as 'SafetyPointGoal2-v0', got {self.environment!r}.")
@@ -78,17 +93,26 @@ class TrainingConfig:
     def name(self) -> str:
         """Name of the run and of its zoo entry."""
         task = self.environment.removesuffix("-v0").removeprefix("Safety").lower()
-        return f"ppolag-{task}-{self.seed}"
+        return f"{self.algorithm}-{task}-{self.seed}"
+
+    @classmethod
+    def of(cls, algorithm: str, **settings: Any) -> TrainingConfig:
+        """Return the settings of an algorithm, with its own defaults where nothing is given."""
+        return cls(**{"algorithm": algorithm, **ALGORITHMS.get(algorithm, {}), **settings})
 
     def as_dict(self) -> dict[str, str | int | float | list[int]]:
         """Return the settings as plain JSON values."""
-        return asdict(self) | {"hidden_sizes": list(self.hidden_sizes)}
+        values = asdict(self) | {"hidden_sizes": list(self.hidden_sizes)}
+        # Checkpoints and cards from before there were other algorithms do not name theirs.
+        if self.algorithm == "ppolag":
+            del values["algorithm"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> TrainingConfig:
         """Invert `as_dict`. Unknown or missing keys are refused."""
         names = {field.name for field in fields(cls)}
-        if values.keys() != names:
+        if values.keys() | {"algorithm"} != names:
             raise ValueError(f"The settings must have the keys {sorted(names)}, got {sorted(values)}.")
         sizes = values["hidden_sizes"]
         if not isinstance(sizes, (list, tuple)):

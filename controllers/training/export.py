@@ -11,9 +11,14 @@ from ccfs.controllers.training.seeds import TRAINING_SEED_HIGH, TRAINING_SEED_LO
 from ccfs.controllers.training.state import CURVE, TrainingState
 from ccfs.files.reading import read_text
 
-__all__ = ["ALGORITHM", "export"]
+__all__ = ["ALGORITHMS", "export", "write_entry"]
 
-ALGORITHM = "PPO-Lagrangian (settings and update of OmniSafe 0.5.0 PPOLag)"
+ALGORITHMS = {
+    "ppolag": "PPO-Lagrangian (settings and update of OmniSafe 0.5.0 PPOLag)",
+    "ppo-penalty": "PPO with a fixed price of cost (settings and update of OmniSafe 0.5.0 PPOLag, multiplier held)",
+    "trpolag": "TRPO-Lagrangian (settings and update of OmniSafe 0.5.0 TRPOLag)",
+}
+"""What a card says about each algorithm."""
 _SHOWN = ("steps", "return", "cost", "multiplier")
 
 
@@ -30,11 +35,20 @@ def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
         reached = zoo.Card.from_json(read_text(target / "card.json")).steps
         if not state.steps >= reached:
             raise ValueError(f"{name} is in the zoo with {reached} steps. The checkpoint has only {state.steps}.")
-    card = zoo.write(
+    card = write_entry(state, target, command=_command(state))
+    state.save(record / "checkpoints" / f"{name}.npz")
+    (record / "curves").mkdir(parents=True, exist_ok=True)
+    write_curve(state, record / "curves" / f"{name}.csv")
+    return card
+
+
+def write_entry(state: TrainingState, target: Path, *, command: str) -> zoo.Card:
+    """Write the actor of a checkpoint and its card into a folder. The step count is the checkpoint's."""
+    return zoo.write(
         target,
         state.actor(),
-        name=name,
-        algorithm=ALGORITHM,
+        name=state.config.name,
+        algorithm=ALGORITHMS[state.config.algorithm],
         environment=state.config.environment,
         seed=state.config.seed,
         steps=state.steps,
@@ -42,12 +56,16 @@ def export(checkpoint: Path, *, zoo_folder: Path, record: Path) -> zoo.Card:
         curve=_summary(state),
         training_reset_seeds=(TRAINING_SEED_LOW, TRAINING_SEED_HIGH),
         versions=tuple(sorted(state.versions)),
-        command=f"ccfs train --environment {state.config.environment} --seed {state.config.seed} --steps {state.steps}",
+        command=command,
     )
-    state.save(record / "checkpoints" / f"{name}.npz")
-    (record / "curves").mkdir(parents=True, exist_ok=True)
-    write_curve(state, record / "curves" / f"{name}.csv")
-    return card
+
+
+def _command(state: TrainingState) -> str:
+    config = state.config
+    algo = {"ppolag": "", "trpolag": " --algo trpo-lag"}.get(
+        config.algorithm, f" --algo ppo-penalty --penalty {config.multiplier_init}"
+    )
+    return f"ccfs train{algo} --environment {config.environment} --seed {config.seed} --steps {state.steps}"
 
 
 def _summary(state: TrainingState) -> dict[str, zoo.Json]:

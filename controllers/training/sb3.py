@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,10 @@ __all__ = ["PricedCost", "train_sb3"]
 
 
 class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Pay reward minus `penalty` times `info["cost"]`, and reset with the seeds that are kept for training."""
+    """Pay reward minus `penalty` times `info["cost"]`, and reset with the seeds that are kept for training.
+
+    With a penalty of 0 no cost is asked for, so the task needs none.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, penalty: float, seed: int) -> None:
         self._penalty = checks.nonnegative("penalty", penalty)
@@ -38,11 +42,24 @@ class PricedCost(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step and price the cost."""
         observation, reward, terminated, truncated, info = super().step(action)
-        return observation, float(reward) - self._penalty * float(info["cost"]), terminated, truncated, info
+        paid = float(reward) - self._penalty * float(info["cost"]) if self._penalty else float(reward)
+        return observation, paid, terminated, truncated, info
 
 
-def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder: Path, console: Console) -> zoo.Card:
-    """Train with SB3's default PPO and write `model.zip` and a zoo entry. The training cannot be resumed."""
+def train_sb3(
+    environment: str,
+    *,
+    seed: int,
+    steps: int,
+    penalty: float,
+    folder: Path,
+    console: Console,
+    settings: Mapping[str, zoo.Json] | None = None,
+) -> zoo.Card:
+    """Train with SB3's PPO and write `model.zip` and a zoo entry. The training cannot be resumed.
+
+    `environment` is a Safety-Gymnasium task or any other id of Gymnasium, and `settings` are arguments of PPO.
+    """
     checks.count("steps", steps, minimum=2)
     task = environment.removesuffix("-v0").removeprefix("Safety").lower()
     name = f"sb3ppo-{task}-{seed}"
@@ -55,12 +72,14 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
         raise ImportError("`--algo sb3-ppo` needs Stable-Baselines3. Install it: pip install 'ccfs-rl[sb3]'") from error
     import torch
 
-    from ccfs.envs.registration import make_gymnasium
+    from ccfs.envs.registration import TASKS, make_gymnasium
 
     torch.set_num_threads(1)  # with two threads beside a busy core, small batches are a hundred times slower
-    env = PricedCost(make_gymnasium(environment), penalty=penalty, seed=seed)
+    task_made = make_gymnasium(environment) if environment in TASKS else gymnasium.make(environment)
+    env = PricedCost(task_made, penalty=penalty, seed=seed)
     rollout = min(2048, steps)
-    model = PPO("MlpPolicy", env, seed=seed, n_steps=rollout, batch_size=min(64, rollout), device="cpu")
+    config = {"n_steps": rollout, "batch_size": min(64, rollout), **(settings or {})}
+    model = PPO("MlpPolicy", env, seed=seed, device="cpu", **cast("dict[str, Any]", config))
     model.learn(steps, progress_bar=console.is_terminal)
     target.mkdir(parents=True, exist_ok=True)
     model.save(target / "model.zip")
@@ -72,7 +91,7 @@ def train_sb3(environment: str, *, seed: int, steps: int, penalty: float, folder
         environment=environment,
         seed=seed,
         steps=int(model.num_timesteps),
-        config={"penalty": penalty, "n_steps": rollout, "batch_size": min(64, rollout)},
+        config={"penalty": penalty, **config},
         curve=_last_episodes(model),
         training_reset_seeds=(TRAINING_SEED_LOW, TRAINING_SEED_HIGH),
         versions=tuple(sorted(versions("stable-baselines3", "torch"))),

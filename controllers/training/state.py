@@ -22,6 +22,7 @@ from ccfs.controllers.training.networks import ACTOR, Adam, Floats, Layout
 from ccfs.controllers.training.normalizer import RunningNormalizer
 from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
 from ccfs.controllers.training.seeds import stream
+from ccfs.controllers.training.trust_region import update_in_trust_region
 from ccfs.controllers.training.update import Multiplier, update
 from ccfs.files.atomic import write_atomically
 from ccfs.files.reading import read_arrays, read_json
@@ -98,14 +99,16 @@ class TrainingState:
         self.episodes.extend(rollout.episodes)
         # Over the last episodes of earlier epochs too. The price of cost follows this mean, not that of one epoch.
         reward, cost, length = _means(self.episodes)
-        self.multiplier = self.multiplier.updated(
-            cost, cost_limit=config.cost_limit, learning_rate=config.multiplier_learning_rate
-        )
+        if config.algorithm != "ppo-penalty":
+            self.multiplier = self.multiplier.updated(
+                cost, cost_limit=config.cost_limit, learning_rate=config.multiplier_learning_rate
+            )
         # Falls linearly to zero at the last planned epoch, for the actor only, as in OmniSafe.
         actor_rate = config.actor_learning_rate * (1.0 - epoch / config.epochs)
         # Keyed by the epoch, so that a resumed run shuffles as the uninterrupted one.
         order = stream(config.seed, epoch, "order")
-        report = update(
+        learn = update_in_trust_region if config.algorithm == "trpolag" else update
+        report = learn(
             rollout.batch,
             self.parameters,
             self.adam,

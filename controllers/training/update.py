@@ -1,4 +1,4 @@
-"""One epoch's PPO-Lagrangian update and its multiplier, with the results of OmniSafe 0.5.0 and several times faster."""
+"""One epoch's PPO update and the price of cost, with the results of OmniSafe 0.5.0 and several times faster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ccfs.controllers.training.networks import (
     log_density,
 )
 
-__all__ = ["Batch", "Multiplier", "UpdateReport", "minibatch_step", "update"]
+__all__ = ["Batch", "Multiplier", "UpdateReport", "combined", "divergence", "minibatch_step", "policy", "update"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,9 @@ def update(
 
     The three losses share no parameter, so one step of all three networks equals OmniSafe's three steps.
     """
-    # Divided by 1 + multiplier, as OmniSafe does, so that a high price of cost does not make the steps longer.
-    advantages = (batch.reward_advantages - multiplier * batch.cost_advantages) / (1.0 + multiplier)
+    advantages = combined(batch, multiplier)
     columns = (batch.observations, batch.actions, batch.log_densities, batch.reward_targets, batch.cost_targets)
-    old_means, old_log_std = _policy(layout, parameters, batch.observations)
+    old_means, old_log_std = policy(layout, parameters, batch.observations)
     steps = len(batch.observations)
     iterations, kl = 0, 0.0
     for _ in range(config.update_iterations):
@@ -73,7 +72,7 @@ def update(
             part = [column[start : start + config.batch_size] for column in shuffled]
             minibatch_step(part, parameters, adam, layout=layout, config=config, learning_rates=learning_rates)
         iterations += 1
-        kl = _divergence(old_means, old_log_std, *_policy(layout, parameters, batch.observations))
+        kl = divergence(old_means, old_log_std, *policy(layout, parameters, batch.observations))
         # Asked after a whole pass, so at least one pass is always made.
         if kl > config.target_kl:
             break
@@ -120,13 +119,20 @@ def minibatch_step(
     adam.step(parameters, learning_rates)
 
 
-def _policy(layout: Layout, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
+def combined(batch: Batch, multiplier: float) -> Floats:
+    """Return the advantages of reward minus price times cost."""
+    # Divided by 1 + multiplier, as OmniSafe does, so that a high price of cost does not make the steps longer.
+    return (batch.reward_advantages - multiplier * batch.cost_advantages) / (1.0 + multiplier)
+
+
+def policy(layout: Layout, parameters: Floats, observations: Floats) -> tuple[Floats, Floats]:
+    """Return the actor's means and its log standard deviations."""
     actor = parameters[ACTOR : ACTOR + 1]
     # The log std is a view of what the update changes in place, hence the copy.
     return layout.forward(actor, observations)[-1][0], layout.views(actor)[2][0].copy()
 
 
-def _divergence(old_means: Floats, old_log_std: Floats, means: Floats, log_std: Floats) -> float:
+def divergence(old_means: Floats, old_log_std: Floats, means: Floats, log_std: Floats) -> float:
     """Return the mean KL divergence of the new policy from the old one."""
     variance_ratio = np.exp(2.0 * (old_log_std - log_std))
     squared = ((old_means - means) / np.exp(log_std)) ** 2

@@ -29,14 +29,16 @@ def test_train_refuses_bad_input(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text("seeds = [1]")
     plan = str(tmp_path / "plan.toml")
     for arguments, message in (
-        (["--algo", "dqn"], "must be ppo-lag or sb3-ppo"),
+        (["--algo", "dqn"], "must be one of ppo-lag, trpo-lag, ppo-penalty, sb3-ppo"),
         (["--steps", "30000"], "`--steps` must be a multiple of 20000"),
         (["--steps", "0"], "`--steps` must be a multiple of 20000"),
         (["--plan", str(tmp_path / "none.toml")], "No such file"),
         (["--plan", plan, "--seed", "0"], "`--seed` must not be given here: the plan says it"),
         (["--plan", plan, "-o", "elsewhere"], "`--output` must not be given here: the plan says it"),
         (["--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
+        (["--algo", "trpo-lag", "--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
         (["--algo", "sb3-ppo", "--plan", plan], "`--plan` must not be given here"),
+        (["--algo", "trpo-lag", "--plan", plan], "`--plan` must not be given here"),
     ):
         result = CliRunner().invoke(app, ["train", *arguments])
         assert result.exit_code == 2

@@ -32,16 +32,17 @@ class Silent:
 
 
 class OmniSafeAgent:
-    """A `PPOLag` of OmniSafe with its default configuration, not attached to any environment."""
+    """A `PPOLag` or `TRPOLag` of OmniSafe with its default configuration, not attached to any environment."""
 
     def __init__(self, config: TrainingConfig, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         from gymnasium.spaces import Box
-        from omnisafe.algorithms.on_policy.naive_lagrange.ppo_lag import PPOLag
+        from omnisafe.algorithms.on_policy import PPOLag, TRPOLag
         from omnisafe.common.lagrange import Lagrange
         from omnisafe.models.actor_critic.constraint_actor_critic import ConstraintActorCritic
         from omnisafe.utils.config import get_default_kwargs_yaml
 
-        settings = get_default_kwargs_yaml("PPOLag", "none", "on-policy")
+        kind = {"ppolag": PPOLag, "trpolag": TRPOLag}[config.algorithm]
+        settings = get_default_kwargs_yaml(kind.__name__, "none", "on-policy")
         hidden = {"hidden_sizes": list(layout.hidden_sizes)}
         settings.model_cfgs.recurisve_update({"actor": hidden, "critic": hidden})
         changed = {
@@ -53,7 +54,7 @@ class OmniSafeAgent:
         }
         settings.algo_cfgs.recurisve_update(changed)
         self.settings, self.layout, self.monkeypatch = settings, layout, monkeypatch
-        self.agent = PPOLag.__new__(PPOLag)
+        self.agent = kind.__new__(kind)
         self.agent._cfgs = settings
         self.agent._lagrange = Lagrange(**settings.lagrange_cfgs)
         self.model = self.agent._actor_critic = ConstraintActorCritic(
@@ -68,9 +69,9 @@ class OmniSafeAgent:
         return self.agent._lagrange.lagrangian_multiplier.item()
 
     def update(self, batch: Batch, mean_cost: float, orders: list[NDArray[np.intp]]) -> dict[str, float]:
-        """Run `PPOLag._update` on `batch` in the given orders; return what it logged."""
+        """Run its `_update` on `batch` in the given orders; return what it logged."""
         import torch
-        from omnisafe.algorithms.on_policy.base import policy_gradient
+        from omnisafe.algorithms.on_policy.base import natural_pg, policy_gradient
 
         left = iter(orders)
 
@@ -84,7 +85,8 @@ class OmniSafeAgent:
                 for start in range(0, len(order), self.batch_size):
                     yield tuple(t[order[start : start + self.batch_size]] for t in self.tensors)
 
-        self.monkeypatch.setattr(policy_gradient, "DataLoader", OrderedLoader)
+        for module in (natural_pg, policy_gradient):
+            self.monkeypatch.setattr(module, "DataLoader", OrderedLoader)
         self.monkeypatch.setattr(policy_gradient, "track", lambda items, description: items)
         names = {
             "obs": batch.observations,
@@ -101,7 +103,8 @@ class OmniSafeAgent:
         self.agent._update()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the scheduler cannot know that the optimiser did step
-            self.model.actor_scheduler.step()
+            if hasattr(self.model, "actor_scheduler"):
+                self.model.actor_scheduler.step()
         return self.agent._logger.stored
 
     def load(self, matrix: NDArray[np.floating]) -> None:

@@ -24,6 +24,16 @@ def test_config_survives_its_own_dictionary() -> None:
         TrainingConfig.from_dict({"seed": 1})
 
 
+def test_config_names_its_algorithm_unless_it_is_the_first() -> None:
+    # Checkpoints and cards of the shipped agents have no such key, and must stay readable and equal.
+    assert "algorithm" not in config_with().as_dict()
+    other = TrainingConfig.of("trpolag", environment="SafetyPointGoal1-v0", seed=3, batch_size=32)
+    assert (other.name, other.target_kl, other.batch_size) == ("trpolag-pointgoal1-3", 0.01, 32)
+    assert TrainingConfig.from_dict(other.as_dict()) == other
+    with pytest.raises(ValueError, match="`algorithm` must be one of ppolag, ppo-penalty, trpolag"):
+        TrainingConfig.of("cpo", environment="SafetyPointGoal1-v0", seed=3)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_omnisafe")
 def test_config_defaults_are_omnisafes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,20 @@ def test_train_with_sb3_ends_in_a_controller(tmp_path: Path) -> None:
         train_sb3("SafetyPointGoal1-v0", seed=4, steps=2, penalty=0.5, folder=tmp_path, console=Console(quiet=True))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_train_with_sb3_takes_any_task_of_gymnasium_without_a_price(tmp_path: Path) -> None:
+    from ccfs.controllers.training.sb3 import train_sb3
+
+    common = {"seed": 4, "steps": 64, "folder": tmp_path, "console": Console(quiet=True), "settings": {"n_epochs": 2}}
+    card = train_sb3("CartPole-v1", penalty=0.0, **common)
+    assert card.config == {"penalty": 0.0, "n_steps": 64, "batch_size": 64, "n_epochs": 2}
+    assert zoo.load(tmp_path / card.name).actor.center(np.zeros(4)).shape == (2,)
+    # CartPole reports no cost, so a price of it would mean nothing.
+    with pytest.raises(KeyError, match="cost"):
+        train_sb3("CartPole-v1", penalty=0.5, **(common | {"folder": tmp_path / "other"}))
+
+
 def test_priced_cost_takes_another_seed_when_a_world_starts_with_cost() -> None:
     from ccfs.controllers.training.sb3 import PricedCost
 

@@ -13,8 +13,9 @@ from ccfs.controllers.training.state import CURVE, TrainingState
 pytestmark = pytest.mark.slow
 
 
-def test_training_resumed_equals_training_uninterrupted(tmp_path: Path) -> None:
-    config = config_with()
+@pytest.mark.parametrize("algorithm", ["ppolag", "ppo-penalty", "trpolag"])
+def test_training_resumed_equals_training_uninterrupted(tmp_path: Path, algorithm: str) -> None:
+    config = config_with(algorithm=algorithm)
     straight = fresh(config)
     for _ in range(4):
         straight.run_epoch(make(config))
@@ -33,8 +34,18 @@ def test_training_resumed_equals_training_uninterrupted(tmp_path: Path) -> None:
     assert [row[:timeless] for row in broken.curve] == [row[:timeless] for row in straight.curve]
 
 
-def test_training_learns_the_target() -> None:
-    config = config_with(actor_learning_rate=0.01, critic_learning_rate=0.01, cost_limit=1.0, total_steps=6_000)
+def test_training_with_a_penalty_holds_the_price_of_cost() -> None:
+    config = config_with(algorithm="ppo-penalty", multiplier_init=0.7)
+    state = fresh(config)
+    state.run_epoch(make(config))
+    assert (state.multiplier.value, state.multiplier.steps) == (0.7, 0)
+
+
+@pytest.mark.parametrize("algorithm", ["ppolag", "trpolag"])
+def test_training_learns_the_target(algorithm: str) -> None:
+    config = config_with(
+        algorithm=algorithm, actor_learning_rate=0.01, critic_learning_rate=0.01, cost_limit=1.0, total_steps=6_000
+    )
     state, environments = fresh(config), make(config_with())
     for _ in range(config.epochs):
         state.run_epoch(environments)

@@ -3,69 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
 
 import numpy as np
 import pytest
+from updates import LAYOUT, STEPS, random_batch, run_both
 
 from ccfs.controllers.training.config import TrainingConfig
-from ccfs.controllers.training.networks import ACTOR, Adam, Layout, log_density
-from ccfs.controllers.training.update import Batch, Multiplier, update
+from ccfs.controllers.training.networks import Adam
+from ccfs.controllers.training.update import Multiplier, update
 
 pytestmark = pytest.mark.slow
-LAYOUT = Layout(observation_size=7, action_size=2, hidden_sizes=(16, 12))
-STEPS = 200
 
 
 def config_with(**changes: float) -> TrainingConfig:
     base = {"update_iterations": 4, "batch_size": 64, "total_steps": 4 * STEPS, "steps_per_epoch": STEPS}
     return TrainingConfig(environment="none", seed=0, **(base | changes))
-
-
-def random_batch(parameters: np.ndarray, rng: np.random.Generator, *, spread: float = 1.0) -> Batch:
-    observations = rng.normal(size=(STEPS, LAYOUT.observation_size)).astype(parameters.dtype)
-    means = LAYOUT.forward(parameters, observations)[-1][ACTOR]
-    log_std = LAYOUT.views(parameters)[2][ACTOR]
-    actions = means + np.exp(log_std) * rng.normal(size=means.shape).astype(parameters.dtype)
-    # Old densities of a slightly different policy, so that ratios fall on both sides of the clip range.
-    old = log_density(actions, means, log_std) + (0.3 * rng.normal(size=STEPS)).astype(parameters.dtype)
-    column = {"size": STEPS, "scale": spread}
-    return Batch(
-        observations=observations,
-        actions=actions,
-        log_densities=old,
-        **{
-            field.name: rng.normal(**column).astype(parameters.dtype)
-            for field in fields(Batch)
-            if field.name.endswith(("targets", "advantages"))
-        },
-    )
-
-
-def run_both(omnisafe_agent, config: TrainingConfig, dtype: type, *, epochs: int, spread: float = 1.0):
-    rng = np.random.default_rng(20_000)
-    parameters = LAYOUT.initial(rng).astype(dtype)
-    LAYOUT.views(parameters)[2][ACTOR] = [-0.3, 0.2]
-    adam = Adam(np.zeros_like(parameters), np.zeros_like(parameters), 0)
-    multiplier = Multiplier(value=config.multiplier_init)
-    theirs = omnisafe_agent(config, LAYOUT)
-    theirs.load(parameters)
-    for epoch in range(epochs):
-        batch = random_batch(parameters, rng, spread=spread)
-        orders = [rng.permutation(STEPS) for _ in range(config.update_iterations)]
-        cost = 60.0 - 25.0 * epoch
-        logged = theirs.update(batch, cost, orders)
-        multiplier = multiplier.updated(cost, cost_limit=25.0, learning_rate=0.035)
-        rates = np.array([3e-4 * (1.0 - epoch / config.epochs), 3e-4, 3e-4])
-        left = iter(orders)
-        report = update(
-            batch, parameters, adam, layout=LAYOUT, config=config, multiplier=multiplier.value, learning_rates=rates,
-            permutation=lambda left=left: next(left),
-        )  # fmt: skip
-        assert report.iterations == logged["Train/StopIter"]
-        assert report.kl == pytest.approx(logged["Train/KL"], rel=1e-4)
-        assert multiplier.value == pytest.approx(theirs.multiplier, abs=1e-7)
-    return parameters, theirs.matrix()
 
 
 @pytest.mark.usefixtures("double_precision")
