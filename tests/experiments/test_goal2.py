@@ -165,6 +165,13 @@ def test_strata_give_at_least_1_4_times_the_budget_of_the_cohort_bound_from_the_
     assert budgets["stratified"] >= 1.4 * budgets["cohort"]
 
 
+def test_an_agent_without_navigator_or_map_is_certified_for_at_least_0_3():
+    """The aim that was set before the first trial."""
+    budgets = [c.trajectory.budget for c in certificates("agents") if c.event == "no-cost-until-goal"]
+    assert len(budgets) == 3
+    assert min(budgets) >= 0.3
+
+
 def test_named_bias_is_certified_for_four_times_what_the_count_gives():
     """The aim that was set before the first trial, from the scores and energies of the 4,096 trials."""
     documents = {document.claim.name: document for document in records.stored_families("families")}
