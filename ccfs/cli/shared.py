@@ -261,7 +261,6 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
     from rich.console import Console
     from rich.table import Table
 
-    echo(title)  # not as rich's title, which is wrapped to the width of the table
     printed = Table()
     for i, head in enumerate(heads):
         printed.add_column(without_markup(head), justify="left" if i < left else "right", no_wrap=True)
@@ -269,6 +268,7 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
         printed.add_row(*map(without_markup, row))
     # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
     widest = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(heads, *rows, strict=True)) + 1
+    echo(title)  # not as rich's title, which is wrapped to the width of the table
     Console(width=max(Console().width, widest)).print(printed)
 
 

@@ -84,7 +84,7 @@ def _print_table(one: Study, store: Store, event: str) -> None:
 
 def _comparison(one: Study, store: Store) -> str:
     """Say whether the traces of a run are those that are kept."""
-    if store.protocol().quick_look_of is not None:
+    if one.kept is not None and store.protocol().quick_look_of is not None:
         return "A quick look draws noise of its own, so its traces are compared with nothing."
     common, other = (0, 0) if one.kept is None else one.compared(store)
     if not common:

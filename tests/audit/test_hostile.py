@@ -31,7 +31,7 @@ class Ending(gymnasium.Env):
     def __init__(self, *, observation=None, goal=False, cost=0.0):
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float64)
-        self.last, self.goal, self.cost, self.render_mode = observation, goal, cost, None
+        self.observation, self.goal, self.cost, self.render_mode = observation, goal, cost, None
 
     def reset(self, *, seed=None, options=None):
         self.t = 0
@@ -41,7 +41,7 @@ class Ending(gymnasium.Env):
         self.t += 1
         is_last = self.t == 5
         info = {"cost": self.cost if is_last else 0.0, "goal_met": self.goal if is_last else False}
-        return (self.last if is_last else np.zeros(1)), 0.0, False, False, info
+        return (self.observation if is_last else np.zeros(1)), 0.0, False, False, info
 
 
 def successes(env, event):
