@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,8 @@ ARENA: Final = 2.0
 """Half the side of the square in which the task places everything. Each thing keeps its keepout from the edge."""
 GOAL_KEEPOUT: Final = 0.305
 _CELL: Final = 0.1
+_THERE: Final = 0.8
+"""Distance (metres) of the middle below which the robot is as good as there, and has not seen the goal."""
 _AXIS: Final = (np.arange(round(2 * HALF_WIDTH / _CELL)) + 0.5) * _CELL - HALF_WIDTH
 
 
@@ -51,5 +54,14 @@ class GoalSearch:
                 axis < high[index] + (ARENA - GOAL_KEEPOUT) + _CELL
             )
         if hopeful.any():
-            i, j = np.nonzero(hopeful)
-            self.target = (float(_AXIS[i].mean()), float(_AXIS[j].mean()))
+            self.target = self._aim(x, y)
+
+    def _aim(self, x: float, y: float) -> tuple[float, float]:
+        i, j = np.nonzero(self._hopeful)
+        places_x, places_y = _AXIS[i], _AXIS[j]
+        middle = (float(places_x.mean()), float(places_y.mean()))
+        if math.dist(middle, (x, y)) > _THERE:
+            return middle
+        # Between two places where the goal may be, the robot would stay for ever. So it looks at the nearer one.
+        nearest = int(((places_x - x) ** 2 + (places_y - y) ** 2).argmin())
+        return float(places_x[nearest]), float(places_y[nearest])
