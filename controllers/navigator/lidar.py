@@ -90,7 +90,7 @@ def least_lack(
     lack = own - nearby[:, index]
     np.maximum(lack, after - nearby[:, index + 1], out=lack)
     np.maximum(lack, before - nearby[:, index - 1], out=lack)
-    return lack
+    return np.asarray(lack)
 
 
 def is_excluded(
