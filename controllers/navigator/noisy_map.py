@@ -109,7 +109,9 @@ class NoisyMap:
             self._renew()
         here = (self.pose.x, self.pose.y)
         if self.goal is None and math.dist(self._searched_at, here) > _SEARCH_STEP:
-            self._search.look(*here, RANGE * (1.0 - self._filter.faintest), self._low, self._high)
+            # Two deviations above the faintest reading that begins an object, a goal is seen almost surely.
+            seen = self._filter.faintest + 2.0 * self._filter.sigma
+            self._search.look(*here, RANGE * (1.0 - seen), self._low, self._high)
             self._searched_at = here
 
     def _copy_pose(self) -> None:
