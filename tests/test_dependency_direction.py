@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -275,3 +276,35 @@ def test_project_files_are_found():
 def test_project_imports_follow_the_direction():
     found = [message for path in sources() for message in faults((ROOT / path).read_text(encoding="utf-8"), path)]
     assert found == []
+
+
+def module_of(path: PurePosixPath) -> str:
+    """Dotted name of a file of the package."""
+    name = path.with_suffix("").name
+    return package_of(path) if name == "__init__" else f"{package_of(path)}.{name}"
+
+
+def imported_modules(texts: dict[str, str]) -> dict[str, set[str]]:
+    """For each module of the package, which others it imports, also when that waits for a call."""
+    paths = [PurePosixPath(path) for path in texts]
+    modules = {module_of(path) for path in paths}
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        # `from ccfs.files import reading` names a module, and `from ccfs.files.reading import limits` something in it.
+        names = {name for one in imports(texts[str(path)], path) for name in (one.name, one.name.rpartition(".")[0])}
+        # A package's own `__init__` names its modules for others to find. That is no use of them.
+        found[module_of(path)] = (names & modules) - {module_of(path)} if path.name != "__init__.py" else set()
+    return found
+
+
+@pytest.mark.parametrize("second", ["from ccfs.files import a", "def f():\n    from ccfs.files.a import g"])
+def test_checker_finds_a_cycle(second):
+    with pytest.raises(CycleError):
+        TopologicalSorter(
+            imported_modules({"ccfs/files/a.py": "import ccfs.files.b", "ccfs/files/b.py": second})
+        ).prepare()
+
+
+def test_no_module_imports_itself_through_others():
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in sources() if path.split("/")[0] in PACKAGED}
+    TopologicalSorter(imported_modules(texts)).prepare()

@@ -22,7 +22,7 @@ from ccfs.files.reading import RefusedFileError, entries
 from ccfs.protocol.model import Arm, AttackSpec, EventSpec, Protocol
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import RunCertificate
-from ccfs.results.certify import certificate_name, derive
+from ccfs.results.derive import certificate_name, derive
 from ccfs.results.families import FamilyDocument, derive_families, family_name
 from ccfs.results.scores import SCORES, ScoresDocument
 from ccfs.runs.batches import Batch, plan

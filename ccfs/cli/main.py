@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from ccfs import __version__
 from ccfs.cli import image, run, shipped, show, sign, study, train
 from ccfs.cli.shared import JsonOption, exit_unless, interruptible, readable_errors
-from ccfs.cli.start import stoppable
+from ccfs.cli.signals import stoppable
 from ccfs.files.reading import FACTOR, limits
 from ccfs.files.terminal import echo
 

@@ -409,7 +409,7 @@ def _refuse_impossible(protocol: Protocol, where: str) -> None:
 
 def _print_certificates(store: Store, documents: list[RunCertificate]) -> None:
     """Print the claims as a table, then what decided trials. `ccfs show` prints each claim as a sentence."""
-    from ccfs.results.certify import endings
+    from ccfs.results.derive import endings
     from ccfs.results.families import stored_families
     from ccfs.study.opened import claim_lines
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ccfs.cli.start import stop_code
+from ccfs.cli.signals import stop_code
 from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 DOES_NOT_HOLD, BAD_INPUT, NOT_CHECKED = 1, 2, 3
-"""Exit codes. A command that did its work ends with 0. `ccfs/cli/start.py` has those of a command that was stopped."""
+"""Exit codes. A command that did its work ends with 0. `ccfs/cli/signals.py` has those of a stopped one."""
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs run` wrote it.")]
 OutputOption = Annotated[

@@ -250,7 +250,9 @@ class Protocol(Part, Document):
         streams = Streams(protocol=self.hash, root=self.seed, arm=arm.name, trial=trial, reset_seed=seed)
         if seed is not None:
             return streams
-        return replace(streams, reset_seed=replace(streams, trial=stratum * self.trials.per_seed).drawn().reset_seed)
+        first = stratum * self.trials.per_seed
+        drawn = (streams if trial == first else replace(streams, trial=first)).drawn()
+        return drawn if trial == first else replace(streams, reset_seed=drawn.reset_seed)
 
     def reset_seeds(self) -> Iterable[int]:
         """Return the reset seeds of all planned trials."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -57,6 +57,7 @@ RESOLUTION = r"^(exact|2\^(0|-?([1-9]|[1-5][0-9]|60)))$"
 # Numpy computes the lidars of these tasks, and their last bits depend on the processor.
 _ROUNDED = ("safety-gymnasium",)
 _MOST_SIZES = 1000  # all of them stand on every certificate
+_MOST_BLOCKS = 100_000
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 Name = Annotated[str, Field(pattern=f"^{NAME}$", max_length=80)]
 
@@ -197,6 +198,12 @@ class BlockSpec(Part):
         description="Instead of `rho`: the energy multiplier κ = N / (1 + (N - 1) ρ) that the block shall have, "
         "in (1, N].",
     )
+    steps: int = Field(
+        default=1,
+        ge=1,
+        exclude=True,  # a plan is kept with one block per step, however it was written
+        description="In a list: for how many steps in a row this one is used.",
+    )
 
     @model_validator(mode="after")
     def _is_one_block(self) -> BlockSpec:
@@ -209,12 +216,29 @@ class BlockSpec(Part):
         return ProposalSchedule(count=self.count, sigma=self.sigma, rho=self.rho, multiplier=self.multiplier)
 
 
+Block = TypeVar("Block", "BlockSpec", "SensorSpec")
+
+
 def _plan_kind(plan: object) -> str:
     return "per-step" if isinstance(plan, (list, tuple)) else "constant"
 
 
+def _is_for_every_step(block: Block) -> Block:
+    if block.steps != 1:
+        raise ValueError(f"`steps` must stand in a list of blocks, got {block.steps} for the only one")
+    return block
+
+
+def _one_per_step(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    steps = sum(block.steps for block in blocks)
+    if steps > _MOST_BLOCKS:  # before a short file fills the memory
+        raise ValueError(f"a list must have blocks for at most {_MOST_BLOCKS:,} steps, got {steps:,}")
+    return tuple(one for block in blocks for one in [block.model_copy(update={"steps": 1})] * block.steps)
+
+
 BlockPlan = Annotated[
-    Annotated[BlockSpec, Tag("constant")] | Annotated[tuple[BlockSpec, ...], Tag("per-step")],
+    Annotated[BlockSpec, AfterValidator(_is_for_every_step), Tag("constant")]
+    | Annotated[tuple[BlockSpec, ...], AfterValidator(_one_per_step), Tag("per-step")],
     Discriminator(_plan_kind),
 ]
 
@@ -232,6 +256,12 @@ class SensorSpec(Part):
         description='Who reads the noisy observation. With "controller", verifier and fallbacks read the true one. The '
         "certificate says so.",
     )
+    steps: int = Field(
+        default=1,
+        ge=1,
+        exclude=True,  # a plan is kept with one block per step, however it was written
+        description="In a list: for how many steps in a row this one is used.",
+    )
 
     @model_validator(mode="after")
     def _is_one_block(self) -> SensorSpec:
@@ -245,7 +275,8 @@ class SensorSpec(Part):
 
 
 SensorPlan = Annotated[
-    Annotated[SensorSpec, Tag("constant")] | Annotated[tuple[SensorSpec, ...], Tag("per-step")],
+    Annotated[SensorSpec, AfterValidator(_is_for_every_step), Tag("constant")]
+    | Annotated[tuple[SensorSpec, ...], AfterValidator(_one_per_step), Tag("per-step")],
     Discriminator(_plan_kind),
 ]
 
@@ -256,7 +287,7 @@ class ScheduleSpec(Part):
     name: Name = Field(description="Second part of the name of its arms. Names an arm in tables and folders.")
     action: BlockPlan | None = Field(
         default=None,
-        description="Block of the action stage: one for every step, or a list with one per step of the horizon. The "
+        description="Block of the action stage: one for every step, or a list for the steps of the horizon. The "
         "proposals are noisy actions. It is for Box spaces.",
     )
     score: BlockPlan | None = Field(
@@ -266,7 +297,7 @@ class ScheduleSpec(Part):
     )
     sensor: SensorPlan | None = Field(
         default=None,
-        description="Noise of the observations that are read: one for every step, or a list with one per step of the "
+        description="Noise of the observations that are read: one for every step, or a list for the steps of the "
         "horizon. All of a list have the same readers.",
     )
 

@@ -30,7 +30,7 @@ from ccfs.report.figures import (
 from ccfs.report.maps import end_mark, replayed
 from ccfs.report.replay import MOST_STEPS
 from ccfs.results.certificate import RunCertificate, covered
-from ccfs.results.certify import certificate_name
+from ccfs.results.derive import certificate_name
 from ccfs.results.families import stored_families
 from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.runs.counting import refuse_changed_events

@@ -22,7 +22,7 @@ from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.protocol.model import Arm, EventSpec, FamilySpec, Protocol
 from ccfs.protocol.tables import EnvironmentSpec, Name
 from ccfs.results.certificate import ArmName, CodeDigests, File, NotACertificateError
-from ccfs.results.certify import certified_trials, code_digests
+from ccfs.results.derive import certified_trials, code_digests
 from ccfs.results.verify import SignatureCheck, Verification
 from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.host import HostError, child_of

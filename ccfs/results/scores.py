@@ -36,7 +36,7 @@ from ccfs.files.toml import read_toml
 from ccfs.protocol.model import Arm, AttackSpec, Protocol, ProtocolError, parse_protocol
 from ccfs.protocol.tables import Name
 from ccfs.results.certificate import ArmName
-from ccfs.results.certify import certified_trials
+from ccfs.results.derive import certified_trials
 from ccfs.runs.batches import Batch
 from ccfs.runs.build import attack_limit, build_arm, build_attack
 from ccfs.runs.counting import recorded_events, tally

@@ -18,7 +18,7 @@ from ccfs.files.documents import Digest, Document, Infinite, Table
 from ccfs.files.frames import axes, data_frame, html_table, markdown_table
 from ccfs.protocol.model import NOMINAL, Arm, AttackSpec, Protocol
 from ccfs.protocol.tables import Name
-from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.derive import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, fallback_column, trial_lines
 from ccfs.runs.counting import Certificate, certificate
 from ccfs.runs.outcomes import Outcome

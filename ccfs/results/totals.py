@@ -19,7 +19,7 @@ from ccfs.certificates.shifts import main_size
 from ccfs.files.digests import canonical_json
 from ccfs.files.documents import Digest, Document, Table
 from ccfs.protocol.model import Arm, Protocol
-from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.derive import refuse_missing_trials
 from ccfs.runs.counting import refuse_changed_events
 from ccfs.runs.events import total_cost
 from ccfs.runs.manifest import manifest_faults

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from ccfs.protocol.model import Protocol
-from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.derive import refuse_missing_trials
 from ccfs.runs.batches import Batch
 from ccfs.runs.counting import Judged, recorded_events, verdicts
 from ccfs.runs.manifest import manifest_faults

@@ -16,7 +16,7 @@ from ccfs.files.reading import RefusedFileError, limits, read_bytes, read_json
 from ccfs.files.signing import SignatureError, Signer
 from ccfs.protocol.registry import IN_MEMORY
 from ccfs.results.certificate import NotACertificateError, RunCertificate
-from ccfs.results.certify import derive
+from ccfs.results.derive import derive
 from ccfs.runs.counting import Certificate, refuse_changed_events
 from ccfs.runs.manifest import MANIFEST, manifest_faults
 from ccfs.runs.signature import signed_by

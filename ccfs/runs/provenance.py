@@ -121,13 +121,13 @@ def read_provenance(store: Store) -> dict[str, object]:
 
 def packages() -> dict[str, str]:
     """Return the versions of Python and of the packages that are installed."""
-    return {"python": platform.python_version(), _OWN: version("ccfs-rl"), **dict(_installed())}
+    return {"python": platform.python_version(), **dict(_installed())}
 
 
 @lru_cache(maxsize=1)
 def _installed() -> tuple[tuple[str, str], ...]:
     """Return the packages and their versions. They are looked up once per process, because every batch asks."""
-    found = []
+    found = [(_OWN, version("ccfs-rl"))]
     for name in _PACKAGES:
         try:
             found.append((name, version(name)))

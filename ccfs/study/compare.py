@@ -21,7 +21,7 @@ from ccfs.protocol.model import NOMINAL, EventSpec, Protocol
 from ccfs.report.charts import Chart, Figure, glyph, rendered
 from ccfs.report.figures import observed, overview_figure
 from ccfs.results.certificate import RunCertificate
-from ccfs.results.certify import refuse_missing_trials
+from ccfs.results.derive import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, trial_lines
 from ccfs.runs.store import Store
 from ccfs.study.opened import ClaimLine, OpenedRun, claim_cells, claim_lines

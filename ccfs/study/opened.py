@@ -21,7 +21,7 @@ from ccfs.images.folder import image_store, read_run
 from ccfs.protocol.errors import ProtocolError
 from ccfs.protocol.model import Arm, AttackSpec, Protocol
 from ccfs.results.certificate import AttackedCount, RunCertificate
-from ccfs.results.certify import certificate_name
+from ccfs.results.derive import certificate_name
 from ccfs.results.table import RunTable, run_table
 from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.batches import plan

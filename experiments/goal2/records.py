@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import first_edition
 import pyarrow as pa
 
 from ccfs.certificates.means import Total
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Protocol
-from ccfs.results.certificate import RunCertificate
-from ccfs.results.certify import refuse_missing_trials
-from ccfs.results.scores import SCORES
+from ccfs.results.certificate import AttackedCount, RunCertificate
+from ccfs.results.derive import refuse_missing_trials
+from ccfs.results.families import FamilyDocument
+from ccfs.results.scores import SCORES, AttackScore, ScoresDocument
 from ccfs.results.table import TableRow, markdown, shown_bounds, table_rows
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import trial_lines
@@ -72,7 +72,7 @@ def costs(name: str) -> RunTotals:
         for arm in protocol.arms
     }
     study = certify_study(protocol, Total.COST, totals, lowest=0.0, highest=ceiling, is_range_given=False)
-    return run_totals(study, COST_BUDGETS, default_limits(study), of=stored_hash(name))
+    return run_totals(study, COST_BUDGETS, default_limits(study), of=protocol.hash)
 
 
 def seal(folder: Path) -> None:
@@ -93,31 +93,29 @@ def broken_seals(folder: Path) -> list[str]:
     return sorted(name for name in stored.keys() | found.keys() if stored.get(name) != found.get(name))
 
 
-def is_of_first_edition(name: str) -> bool:
-    """Return whether kept results were made by the code of the first edition."""
-    content = json.loads((RESULTS / name / "protocol.json").read_text(encoding="utf-8"))
-    return bool(content["format"] == first_edition.PROTOCOL)
-
-
 def stored_protocol(name: str) -> Protocol:
-    """Return the protocol of a kept run, in the words of today."""
-    if is_of_first_edition(name):
-        return first_edition.protocol(RESULTS / name / "protocol.json")[0]
+    """Return the protocol of a kept run."""
     return Store(RESULTS / name).protocol()
 
 
-def stored_hash(name: str) -> str:
-    """Return the hash of the kept protocol, as the kept certificates name it."""
-    if is_of_first_edition(name):
-        return first_edition.protocol(RESULTS / name / "protocol.json")[1]
-    return stored_protocol(name).hash
-
-
-def stored_certificates(name: str) -> Iterator[first_edition.FirstCertificate | RunCertificate]:
+def stored_certificates(name: str) -> Iterator[RunCertificate]:
     """Yield the kept certificates. Their numbers are recomputed from their counts as they are read."""
-    is_first = is_of_first_edition(name)
     for path in sorted((RESULTS / name / "certificates").rglob("*.json")):
-        yield first_edition.certificate(path) if is_first else verify(path, None)
+        yield verify(path, None)
+
+
+def stored_families(name: str) -> Iterator[FamilyDocument]:
+    """Yield the kept certificates of named disturbances, as they were written."""
+    for path in sorted((RESULTS / name / "families").rglob("*.json")):
+        yield FamilyDocument.from_bytes(path.read_bytes(), where=path.name)
+
+
+def scored_and_run(name: str) -> Iterator[tuple[AttackScore, AttackedCount]]:
+    """Yield each score of a shift rule beside the count of the trials that the rule attacked."""
+    scores = ScoresDocument.from_bytes((RESULTS / name / SCORES).read_bytes(), where=SCORES)
+    counts = {(c.arm, c.event, a.attack): a for c in stored_certificates(name) for a in c.attacks}
+    for score in scores.scores:
+        yield score, counts[score.arm, score.event, score.attack]
 
 
 def lines(name: str) -> pa.Table:

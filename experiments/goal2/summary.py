@@ -6,6 +6,7 @@ python experiments/goal2/summary.py
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import sys
@@ -41,6 +42,12 @@ TITLES = {
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
     "strata": "Agent C1 with 16 draws at each reset seed: the stratified bound beside the cohort bound",
+    "agents": "The agents at sigma = 1 with 8 draws at each reset seed",
+    "sensors": "The agents with noise on all 60 readings and on the actions",
+    "timed": "Agent C1 with noise that falls after half of the trial",
+    "abstaining": "Agent C1 without a fallback: it abstains",
+    "families": "Agent C1 under named disturbances: a bias and a gain error of both motors",
+    "scores": "Agent C1 under three shift rules: scored on nominal trials, and really run",
 }
 
 
@@ -189,19 +196,70 @@ def costs() -> Iterator[str]:
             yield cells(arm, f"{budget:g}", *lowers, *uppers)
 
 
-def strata() -> Iterator[str]:
+def strata(name: str) -> Iterator[str]:
     """Yield what the stratified bound certifies, and what a count of the same trajectories would."""
-    protocol = records.stored_protocol("strata")
-    yield cells("arm", "bound", "counted", "in the event", "mu", "B_cert", "is the claim")
-    yield cells(*["---"] * 7)
-    for row in records.rows(records.lines("strata"), protocol, protocol.events[0].name):
-        proof = row.certificate
-        is_claim = isinstance(proof, StratifiedCertificate)
-        hits, trials = (
-            (sum(proof.main_successes), sum(proof.main_draws)) if is_claim else (proof.successes, proof.trials)
-        )
-        sizes = ["–" if size is None else lower_text(size) for size in (proof.mu, proof.budget)]
-        yield cells(f"{row.controller}/{row.schedule}", row.bound, trials, hits, *sizes, "yes" if is_claim else "no")
+    protocol = records.stored_protocol(name)
+    yield cells("event", "arm", "bound", "counted", "in the event", "mu", "B_cert", "is the claim")
+    yield cells(*["---"] * 8)
+    for event in protocol.events:
+        for row in records.rows(records.lines(name), protocol, event.name):
+            proof = row.certificate
+            is_claim = isinstance(proof, StratifiedCertificate)
+            hits, trials = (
+                (sum(proof.main_successes), sum(proof.main_draws)) if is_claim else (proof.successes, proof.trials)
+            )
+            sizes = ["–" if size is None else lower_text(size) for size in (proof.mu, proof.budget)]
+            arm = f"{row.controller}/{row.schedule}"
+            yield cells(event.name, arm, row.bound, trials, hits, *sizes, "yes" if is_claim else "no")
+
+
+def ellipsoids(name: str) -> Iterator[str]:
+    """Yield the half-axes of what is certified: for each stage and, if its noise varies, for each part of the trial."""
+    yield cells("arm", "event", "in the event", "p_L", "mu", "how far, if nothing else is shifted")
+    yield cells(*["---"] * 6)
+    for document in records.stored_certificates(name):
+        proof = document.trajectory
+        counted = f"{proof.successes} of {proof.trials}"
+        size = "–" if proof.mu is None else lower_text(proof.mu)
+        axes = "nothing is certified" if proof.mu is None else ", ".join(half_axes(proof))
+        yield cells(document.arm, document.event, counted, lower_text(proof.p_lower, 3), size, axes)
+
+
+def half_axes(proof: TrajectoryCertificate) -> Iterator[str]:
+    """Yield the half-axis of each stage, or of each row of steps with the same block."""
+    for stage, budget in proof.budgets.items():
+        blocks = getattr(proof.schedule, stage)
+        if not isinstance(blocks, tuple):
+            yield f"{stage} {lower_text(budget)}"
+            continue
+        first = 0
+        for block, steps in itertools.groupby(blocks):
+            count = len(list(steps))
+            axis = proof.mu / math.sqrt(block.charge)
+            yield f"{stage} in steps {first} to {first + count - 1} {lower_text(axis)}"
+            first += count
+
+
+def families() -> Iterator[str]:
+    """Yield what is certified in each box of disturbances, by the weights of the trials and by the count alone."""
+    yield cells("under every", "by weights", "by the count", "what the weights give, the count gives for", "certified")
+    yield cells(*["---"] * 5)
+    for document in records.stored_families("families"):
+        lower = "–" if document.lower is None else lower_text(document.lower)
+        share = document.share_of_count
+        part = "–" if share is None else f"1/{lower_text(1.0 / share, 2)} of the box"
+        yield cells(document.what, lower, lower_text(document.alone), part, "yes" if document.is_certified else "no")
+
+
+def scores() -> Iterator[str]:
+    """Yield the probability under each rule as nominal trials foretell it, beside the share of attacked trials."""
+    yield cells("attack", "scored on nominal trials", "95% interval", "attacked trials", "95% interval")
+    yield cells(*["---"] * 5)
+    for score, attacked in records.scored_and_run("scores"):
+        low, high = interval(attacked.successes, attacked.trials, Bound.COHORT, delta=0.05)
+        foretold = f"{lower_text(score.rate_lower)} to {upper_text(score.rate_upper)}"
+        seen = f"{lower_text(low)} to {upper_text(high)}"
+        yield cells(score.attack, f"{score.rate:.4f}", foretold, f"{attacked.successes}/{attacked.trials}", seen)
 
 
 def observation() -> Iterator[str]:
@@ -216,35 +274,37 @@ def observation() -> Iterator[str]:
         yield cells(row["results"], row["arm"], row["coordinates"], budget, constant, eta)
 
 
+def tables(name: str) -> Iterator[str]:
+    """Yield the table of every event."""
+    yield records.tables(records.lines(name), records.stored_protocol(name)).strip()
+
+
+WRITERS = {
+    "table": lambda _: beside_the_paper(),
+    "ladder": lambda _: ladder(),
+    "costs": lambda _: costs(),
+    "ablation": lambda _: ablation(),
+    "strata": strata,
+    "agents": strata,
+    "sensors": ellipsoids,
+    "timed": ellipsoids,
+    "families": lambda _: families(),
+    "scores": lambda _: scores(),
+}
+"""How each kept run is shown. The others are shown as tables."""
+
+
 def sections() -> Iterator[str]:
     """Yield the text, section by section."""
     yield "# Results of the SafetyPointGoal2 study"
     yield "Written by `python experiments/goal2/summary.py` from `results/`. Bounds are rounded down."
-    older = [f"`{name}`" for name in kept() if records.is_of_first_edition(name)]
-    if older:
-        yield (
-            f"**Made by the first edition's code** (commit 6862bcb): {', '.join(older)}. Its noise had other keys and "
-            "its observations were not rounded, so the code of today replays none of these trials. The counts and "
-            "what follows from them are as they were."
-        )
     for name in kept():
         protocol = records.stored_protocol(name)
         yield f"## {TITLES[name]}"
         claim = f"delta {protocol.claim.delta:g} over {protocol.family} claims, target {protocol.claim.target:g}"
         span = f"{protocol.trials.seeds[0]:,} to {protocol.trials.seeds[-1]:,}" if protocol.trials.seeds else ""
-        yield f"Protocol `{records.stored_hash(name)[:16]}`, reset seeds {span}, {claim}."
-        if name == "table":
-            yield "\n".join(beside_the_paper())
-        elif name == "ladder":
-            yield "\n".join(ladder())
-        elif name == "costs":
-            yield "\n".join(costs())
-        elif name == "ablation":
-            yield "\n".join(ablation())
-        elif name == "strata":
-            yield "\n".join(strata())
-        else:
-            yield records.tables(records.lines(name), protocol).strip()
+        yield f"Protocol `{protocol.hash[:16]}`, reset seeds {span}, {claim}."
+        yield "\n".join(WRITERS.get(name, tables)(name))
         if name != "ablation":
             yield "\n".join(who_acted(name))
         if protocol.attacks and name != "table":

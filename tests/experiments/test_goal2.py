@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from stored_studies import EXPERIMENTS
 
+from ccfs.certificates.bounds import Bound
 from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.controllers import zoo
 from ccfs.protocol.model import load_protocol
+from ccfs.report.figures import interval
 from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
@@ -62,8 +64,6 @@ def test_kept_files_have_their_checksums_and_one_changed_byte_is_found(name, tmp
 def test_kept_results_are_of_the_protocol_files_and_of_the_shipped_controllers(name):
     protocol = records.stored_protocol(name)
     shipped = load_protocol(FOLDER / f"{FILES.get(name, name)}.toml").model_dump()
-    if records.is_of_first_edition(name):  # the grid of the observations came later
-        shipped["environment"]["resolution"] = protocol.environment.resolution
     assert shipped == protocol.model_dump()
     digests = json.loads((records.RESULTS / name / "provenance.json").read_text())["controllers"]
     for spec in protocol.controllers:
@@ -75,10 +75,10 @@ def test_kept_results_are_of_the_protocol_files_and_of_the_shipped_controllers(n
 def test_kept_certificates_follow_from_the_trial_lines(name):
     protocol = records.stored_protocol(name)
     documents = list(certificates(name))
-    assert len(documents) == protocol.claims
+    assert len(documents) + len(list(records.stored_families(name))) == protocol.claims
     seeds_of_cohort = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
     for document in documents:
-        assert document.protocol == records.stored_hash(name)
+        assert document.protocol == protocol.hash
         lines = lines_of(name, document)
         nominal = [line for line in lines if line["attack"] == "nominal"]
         assert [line["reset_seed"] for line in nominal] == seeds_of_cohort
@@ -101,9 +101,6 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
 @pytest.mark.parametrize("name", KEPT)
 def test_no_attack_brought_the_observed_rate_below_what_is_certified(name):
     """Beyond chance, that is: the upper end of a 1 - 1e-6 interval must reach the certified probability."""
-    from ccfs.certificates.bounds import Bound
-    from ccfs.report.figures import interval
-
     for document in certificates(name):
         for attacked in document.attacks:
             if attacked.budget is not None:
@@ -158,6 +155,36 @@ def test_observation_budgets_are_rederived_for_one_arm():
     assert float(row["budget"]) == document.trajectory.budget
     eta = observation_budget(document.trajectory.budget, bound, horizon=500)
     assert float(row["eta"]) == pytest.approx(eta, rel=1e-3)
+
+
+def test_strata_give_at_least_1_4_times_the_budget_of_the_cohort_bound_from_the_same_trials():
+    """The aim that was set before the first trial."""
+    protocol = records.stored_protocol("strata")
+    rows = records.rows(records.lines("strata"), protocol, protocol.events[0].name)
+    budgets = {row.bound: row.certificate.budget for row in rows}
+    assert budgets["stratified"] >= 1.4 * budgets["cohort"]
+
+
+def test_named_bias_is_certified_for_four_times_what_the_count_gives():
+    """The aim that was set before the first trial, from the scores and energies of the 4,096 trials."""
+    documents = {document.claim.name: document for document in records.stored_families("families")}
+    lines = records.lines("families").to_pylist()
+    assert list(documents) == sorted(spec.name for spec in records.stored_protocol("families").families)
+    for document in documents.values():
+        assert document.claim.successes == sum(line[f"in {document.event}"] for line in lines)
+        assert document.claim.trials == len(lines) == 4_096
+    documents["bias"].claim.recheck()
+    assert documents["bias"].is_certified
+    assert documents["bias"].share_of_count <= 1 / 4
+
+
+def test_scores_foretell_what_attacked_trials_show():
+    found = list(records.scored_and_run("scores"))
+    assert len(found) == 3
+    for score, attacked in found:
+        assert score.rate_lower <= attacked.successes / attacked.trials <= score.rate_upper
+        low, high = interval(attacked.successes, attacked.trials, Bound.COHORT, delta=0.05)
+        assert low <= score.rate <= high
 
 
 def test_audit_replays_trials_of_the_table_in_its_confined_child(tmp_path):

@@ -192,6 +192,34 @@ def test_protocol_refuses_a_varying_schedule_that_does_not_fit_the_horizon(tmp_p
     refused(tmp_path, message, x=("action = { count = 1, sigma = 0.2 }", steps))
 
 
+def test_block_for_several_steps_is_as_many_blocks(tmp_path):
+    """So both ways to write a plan have one hash, and share their noise."""
+    energy = ("budget = 0.1", "energy = 0.1")
+    block, short = "{ count = 1, sigma = 0.2 }", "{ steps = 4, count = 1, sigma = 0.2 }"
+    last = "{ steps = 2, count = 2, sigma = 0.1, rho = 0.5 }"
+    change = (f"action = {block}", f"action = [{short}, {last}]")
+    spelled_out = (f"action = {block}", f"action = [{', '.join([block] * 4 + [last.replace('steps = 2, ', '')] * 2)}]")
+    made, other = (protocol(tmp_path, x=one, y=energy) for one in (change, spelled_out))
+    assert made == other
+    assert made.hash == other.hash
+    assert "steps" not in made.canonical
+    assert [block.count for block in made.schedules[0].action] == [1, 1, 1, 1, 2, 2]
+    assert parse_protocol(json.loads(made.canonical), where="p") == made
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("{ steps = 6, count = 1, sigma = 0.2 }", "`steps` must stand in a list of blocks, got 6 for the only one"),
+        ("[{ steps = 1_000_000_000, count = 1, sigma = 0.2 }]", "at most 100,000 steps, got 1,000,000,000"),
+        ("[{ steps = 0, count = 1, sigma = 0.2 }]", "steps"),
+        ("[{ steps = 7, count = 1, sigma = 0.2 }]", "must have one block for each step of horizon 6, got 7"),
+    ],
+)
+def test_steps_of_a_block_that_make_no_plan_are_refused(tmp_path, plan, message):
+    refused(tmp_path, message, x=("action = { count = 1, sigma = 0.2 }", f"action = {plan}"))
+
+
 def test_protocol_varying_schedule_needs_an_energy_limit(tmp_path):
     steps = "action = [" + ", ".join(["{ count = 1, sigma = 0.2 }"] * 6) + "]"
     change = ("action = { count = 1, sigma = 0.2 }", steps)

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from ccfs.cli.main import app
 from ccfs.protocol.model import ProtocolError, load_protocol
-from ccfs.results.certify import certify, endings
+from ccfs.results.certify import certify
+from ccfs.results.derive import endings
 from ccfs.runs.events import AllOf, CostAtMost, GoalBeforeCost, NoAbstention, NoCostUntilGoal, ReturnAtLeast
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.preflight import needs_cost, needs_goal, preflight
