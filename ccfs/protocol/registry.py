@@ -115,7 +115,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
         "navigator": _part(
             "ccfs.controllers.navigator:Navigator",
-            "sigma",
+            "sigma sensor",
             "SafetyPointGoal2: draws a map from the lidars and plans on it.",
         ),
         "steering": _part(
@@ -137,7 +137,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
         "map-guard": _part(
             "ccfs.controllers.navigator:MapGuard",
-            "margin caution share reserve horizon",
+            "margin caution share reserve horizon sensor",
             "SafetyPointGoal2: accepts an action if the robot can still stop after it.",
         ),
     },
@@ -146,7 +146,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         "fixed": _part("ccfs.runtime.components:FixedFallback", "values", "Always the same action: a stop, a brake."),
         "navigator": _part(
             "ccfs.controllers.navigator:NavigatorFallback",
-            "margin caution share reserve horizon",
+            "margin caution share reserve horizon sensor",
             "SafetyPointGoal2: acts as the navigator, without noise.",
         ),
         "brake": _part("ccfs.controllers.navigator:BrakeFallback", "", "SafetyPointGoal2: brakes along the heading."),

@@ -10,6 +10,7 @@ from ccfs.controllers.navigator.guard import (
     StopFallback,
 )
 from ccfs.controllers.navigator.lidar_map import LidarMap
+from ccfs.controllers.navigator.noisy_map import NoisyMap
 from ccfs.controllers.navigator.pilot import PilotSettings
 from ccfs.controllers.navigator.settings import NavigatorSettings
 from ccfs.controllers.navigator.stopping import would_be_safe
@@ -21,6 +22,7 @@ __all__ = [
     "Navigator",
     "NavigatorFallback",
     "NavigatorSettings",
+    "NoisyMap",
     "PilotSettings",
     "StopFallback",
     "would_be_safe",

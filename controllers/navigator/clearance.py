@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.fields import capped_distance
-from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE, LidarMap
+from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE
+from ccfs.controllers.navigator.noisy_map import AnyMap
 from ccfs.controllers.navigator.robot import ARROW_AHEAD
 
 __all__ = ["ARROW_RADIUS", "HAZARD_RADIUS", "VASE_RADIUS", "Surroundings"]
@@ -31,7 +32,7 @@ class Surroundings:
         self._hazard = self._vase = np.zeros((1, 1))
         self._corner = (0, 0)
 
-    def refresh(self, drawn: LidarMap) -> None:
+    def refresh(self, drawn: AnyMap) -> None:
         """Recompute the distance fields of the possible obstacles in a window around the robot."""
         pose = drawn.pose
         i, j = (int((value + HALF_WIDTH) / CELL) for value in (pose.x, pose.y))
@@ -43,7 +44,7 @@ class Surroundings:
 
     def clearance(
         self,
-        drawn: LidarMap,
+        drawn: AnyMap,
         x: NDArray[np.float64],
         y: NDArray[np.float64],
         cos: NDArray[np.float64],
@@ -80,13 +81,13 @@ class Surroundings:
         return np.asarray(field[i, j])
 
 
-def _nearest(drawn: LidarMap, kind: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the distance to the nearest known obstacle of a kind. Obstacles far from the robot are left out."""
+def _nearest(drawn: AnyMap, kind: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the distance to where the nearest known obstacle of a kind may be. Those far from here are left out."""
     pose = drawn.pose
-    # Squared metres: an obstacle farther than one metre does not matter to a stopping path.
+    # An obstacle farther than one metre does not matter to a stopping path.
     best = np.full(x.shape, 1.0)
-    for other_x, other_y in drawn.known[kind]:
+    for (other_x, other_y), spread in zip(drawn.known[kind], drawn.spread[kind], strict=True):
         if (other_x - pose.x) ** 2 + (other_y - pose.y) ** 2 < _SIGHT**2:
             dx, dy = x - other_x, y - other_y
-            np.minimum(best, dx * dx + dy * dy, out=best)
-    return np.asarray(np.sqrt(best))
+            np.minimum(best, np.sqrt(dx * dx + dy * dy) - spread, out=best)
+    return best

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
-from ccfs.controllers.navigator.lidar_map import CELL, LidarMap
+from ccfs.controllers.navigator.lidar_map import CELL
+from ccfs.controllers.navigator.noisy_map import AnyMap, map_for
 from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
 from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
@@ -42,15 +43,22 @@ class Navigator:
     Args:
         sigma: scale of the proposal noise that the navigator will run under. It is fixed before sampling.
         settings: tuned constants, or None for the shipped ones.
+        sensor: scale of the Gaussian noise on every number that it will read. 0 says that readings are exact, up to a
+            grid of 2^-20. Under noise that it was not told of, it finds nothing.
         drawn: a map that somebody else updates and resets, for use with `decide`. None for a map of its own.
     """
 
     def __init__(
-        self, sigma: float, settings: NavigatorSettings | None = None, *, drawn: LidarMap | None = None
+        self,
+        sigma: float,
+        settings: NavigatorSettings | None = None,
+        *,
+        sensor: float = 0.0,
+        drawn: AnyMap | None = None,
     ) -> None:
         self.settings = settings or NavigatorSettings()
         self.robot = NoisyRobot(sigma=sigma)
-        self.map = drawn or LidarMap()
+        self.map = drawn or map_for(sensor)
         self._owns_map = drawn is None
         self.route = Route(self.settings, self.robot)
         self.surroundings = Surroundings()
@@ -60,7 +68,7 @@ class Navigator:
         self._distinct = (starts, which.reshape(-1))
         self._scale = self.settings.risk_scale + self.settings.risk_scale_noise * sigma
         self._turn_rate = self.robot.mean_turn(1.0)
-        told = repr((VERSION, sigma, asdict(self.settings), package_digest()))
+        told = repr((VERSION, sigma, sensor, asdict(self.settings), package_digest()))
         self._digest = hashlib.sha256(told.encode()).hexdigest()
         self.reset()
 

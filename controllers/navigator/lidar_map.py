@@ -11,13 +11,22 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.lidar import RANGE, arcs, exact_sightings, is_excluded
 from ccfs.controllers.navigator.robot import DeadReckoner
+from ccfs.controllers.navigator.search import ARENA, GOAL_KEEPOUT, HALF_WIDTH, GoalSearch
 from ccfs.controllers.navigator.suspects import Suspects, contradicts
 
-__all__ = ["CELL", "HALF_WIDTH", "LidarMap", "ObjectKind"]
+__all__ = [
+    "CELL",
+    "HALF_WIDTH",
+    "KINDS",
+    "SIDE",
+    "START_KEEPOUT",
+    "LidarMap",
+    "ObjectKind",
+    "cells_within",
+    "clear_outside",
+]
 
 CELL: Final = 0.04
-HALF_WIDTH: Final = 3.6
-"""The map reaches this far from the start in each direction. No object of the task is farther away."""
 SIDE: Final = round(2 * HALF_WIDTH / CELL)
 _REACH: Final = CELL / math.sqrt(2.0)
 _SAME: Final = 0.05
@@ -38,17 +47,12 @@ HAZARD: Final = ObjectKind(count=10, keepout=0.18, first=28)
 VASE: Final = ObjectKind(count=10, keepout=0.15, first=44)
 KINDS: Final = (HAZARD, VASE)
 _GOAL_FIRST: Final = 12
-_GOAL_KEEPOUT: Final = 0.305
-_START_KEEPOUT: Final = 0.4
+START_KEEPOUT: Final = 0.4
 _MARGIN: Final = 1e-3
-_ARENA: Final = 2.0
-"""Half the side of the square in which the task places everything. Each thing keeps its keepout from the edge."""
 _FULL_CARVE: Final = 12
 _NEAR: Final = 1.5
 _CLOSE: Final = 0.9
 _SEARCH_STEP: Final = 0.1
-_SEEK_CELL: Final = 0.1
-_SEEK_AXIS: Final = (np.arange(round(2 * HALF_WIDTH / _SEEK_CELL)) + 0.5) * _SEEK_CELL - HALF_WIDTH
 
 
 class LidarMap:
@@ -65,6 +69,7 @@ class LidarMap:
         self._all_x, self._all_y = np.repeat(axis, SIDE), np.tile(axis, SIDE)
         self.pose = DeadReckoner()
         self._suspects = (Suspects(), Suspects())
+        self._search = GoalSearch()
         self.reset()
 
     def reset(self) -> None:
@@ -87,9 +92,7 @@ class LidarMap:
         self._carved_at = (math.inf, math.inf, 0.0)
         self._carves = 0
         self._steps = 0
-        self._search = (0.0, 0.0)
-        # Cells that may hold a goal that has not been seen.
-        self._hopeful = np.ones((len(_SEEK_AXIS), len(_SEEK_AXIS)), dtype=np.bool_)
+        self._search.reset()
         self._searched_at = (math.inf, math.inf)
         self._low, self._high = [-math.inf, -math.inf], [math.inf, math.inf]
 
@@ -100,8 +103,8 @@ class LidarMap:
         self.pose.observe(observation)
         if not started:
             for kind in range(2):
-                self._clear_disc(kind, (0.0, 0.0), KINDS[kind].keepout + _START_KEEPOUT)
-            self._bound_arena((0.0, 0.0), _START_KEEPOUT)
+                self._clear_disc(kind, (0.0, 0.0), KINDS[kind].keepout + START_KEEPOUT)
+            self._bound_arena((0.0, 0.0), START_KEEPOUT)
         self._see_goal(observation[_GOAL_FIRST : _GOAL_FIRST + 16])
         for kind, about in enumerate(KINDS):
             readings = observation[about.first : about.first + 16]
@@ -118,7 +121,8 @@ class LidarMap:
             if self._steps % _FULL_CARVE == 1:
                 self._bound_by_arcs(kind, readings)
         if self.goal is None and math.dist(self._searched_at, (self.pose.x, self.pose.y)) > _SEARCH_STEP:
-            self._seek()
+            self._search.look(self.pose.x, self.pose.y, RANGE, self._low, self._high)
+            self._searched_at = (self.pose.x, self.pose.y)
         x, y, heading = self._carved_at
         pose = self.pose
         # A robot that has not moved learns nothing new.
@@ -140,27 +144,13 @@ class LidarMap:
             goal = self._point(*seen[0])
             if self.goal is None or math.dist(goal, self.goal) > _SAME:
                 for kind in range(2):
-                    self._clear_disc(kind, goal, KINDS[kind].keepout + _GOAL_KEEPOUT)
-                self._bound_arena(goal, _GOAL_KEEPOUT)
+                    self._clear_disc(kind, goal, KINDS[kind].keepout + GOAL_KEEPOUT)
+                self._bound_arena(goal, GOAL_KEEPOUT)
             self.goal = goal
         elif self.goal is not None and math.dist(self.goal, (self.pose.x, self.pose.y)) < _TRUST:
             # A goal this near is always seen, so it must have moved.
             self.goal = None
-            self._hopeful[:] = True
-
-    def _seek(self) -> None:
-        """Remove the places where the goal would have been seen from here, and aim at the middle of the rest."""
-        pose, hopeful = self.pose, self._hopeful
-        x, y = _SEEK_AXIS[:, None], _SEEK_AXIS[None, :]
-        hopeful &= (x - pose.x) ** 2 + (y - pose.y) ** 2 > (RANGE - _SEEK_CELL) ** 2
-        for along, axis in enumerate((x, y)):
-            hopeful &= (axis > self._low[along] - (_ARENA - _GOAL_KEEPOUT) - _SEEK_CELL) & (
-                axis < self._high[along] + (_ARENA - _GOAL_KEEPOUT) + _SEEK_CELL
-            )
-        if hopeful.any():
-            i, j = np.nonzero(hopeful)
-            self._search = (float(_SEEK_AXIS[i].mean()), float(_SEEK_AXIS[j].mean()))
-        self._searched_at = (pose.x, pose.y)
+            self._search.begin()
 
     def _see(self, kind: int, point: tuple[float, float], *, sound: bool = True) -> None:
         known = self.known[kind]
@@ -211,21 +201,21 @@ class LidarMap:
 
     def _clear_disc(self, kind: int, middle: tuple[float, float], radius: float, *, sound: bool = True) -> None:
         """Clear the cells of which every point is nearer than `radius`, for good if the reason is sound."""
-        # From the middle of a cell to its farthest corner, and a little for the drift of the pose.
-        reach = radius - _REACH - _MARGIN
-        low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
-        high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
-        x = (np.arange(low[0], min(high[0], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[0]
-        y = (np.arange(low[1], min(high[1], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[1]
-        inside = x[:, None] ** 2 + y[None, :] ** 2 < reach * reach
-        self.possible[kind, low[0] : high[0], low[1] : high[1]] &= ~inside
+        # A little less, for the drift of the pose.
+        where, inside = cells_within(middle, radius - _MARGIN)
+        self.possible[kind][where] &= ~inside
         if sound:
-            self._sound[kind, low[0] : high[0], low[1] : high[1]] &= ~inside
+            self._sound[kind][where] &= ~inside
+
+    @property
+    def spread(self) -> tuple[list[float], list[float]]:
+        """Uncertainty (metres) of each known obstacle's place: none, because sightings are exact."""
+        return [0.0] * len(self.known[0]), [0.0] * len(self.known[1])
 
     @property
     def search_target(self) -> tuple[float, float]:
         """Where to drive while the goal is out of sight: the middle of where it can still be."""
-        return self._search
+        return self._search.target
 
     @property
     def passed_close(self) -> NDArray[np.bool_]:
@@ -236,7 +226,7 @@ class LidarMap:
     def bounds(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """Least and greatest coordinates, by axis, that any part of the arena can have."""
         low, high = self._low, self._high
-        return (low[0] - _ARENA, high[0] + _ARENA), (low[1] - _ARENA, high[1] + _ARENA)
+        return (low[0] - ARENA, high[0] + ARENA), (low[1] - ARENA, high[1] + ARENA)
 
     def _bound_by_arcs(self, kind: int, readings: NDArray[np.float64]) -> None:
         """Bound the arena by the arcs that each hold an object."""
@@ -252,19 +242,17 @@ class LidarMap:
                 self._narrow(axis, low, high, keepout)
 
     def _narrow(self, axis: int, low: float, high: float, keepout: float) -> None:
-        self._low[axis] = max(self._low[axis], low - (_ARENA - keepout) - _MARGIN)
-        self._high[axis] = min(self._high[axis], high + (_ARENA - keepout) + _MARGIN)
+        self._low[axis] = max(self._low[axis], low - (ARENA - keepout) - _MARGIN)
+        self._high[axis] = min(self._high[axis], high + (ARENA - keepout) + _MARGIN)
 
     def _bound_arena(self, point: tuple[float, float], keepout: float) -> None:
         """Narrow where the arena's middle can be, and clear the cells outside every arena that is left."""
         for axis in range(2):
             self._narrow(axis, point[axis], point[axis], keepout)
             for kind, about in enumerate(KINDS):
-                reach = _ARENA - about.keepout + _MARGIN
+                reach = ARENA - about.keepout + _MARGIN
                 for layers in (self.possible, self._sound):
-                    layer = layers[kind] if axis == 0 else layers[kind].T
-                    layer[: max(0, math.floor((self._low[axis] - reach + HALF_WIDTH) / CELL))] = False
-                    layer[max(0, math.ceil((self._high[axis] + reach + HALF_WIDTH) / CELL)) :] = False
+                    clear_outside(layers[kind], axis, self._low[axis] - reach, self._high[axis] + reach)
 
     def _carve(self, readings: NDArray[np.float64]) -> None:
         """Clear what the readings contradict: near cells each time, far cells less often, as they change slowly."""
@@ -283,3 +271,21 @@ class LidarMap:
         self._close[inside[distance[near] < _CLOSE]] = True
         # A cell that is cleared for good for both kinds is never looked at again.
         self._cells = cells[self._sound_flat[0, cells] | self._sound_flat[1, cells]]
+
+
+def cells_within(middle: tuple[float, float], radius: float) -> tuple[tuple[slice, slice], NDArray[np.bool_]]:
+    """Return a part of the grid around a point, and which of its cells are nearer than `radius` with every corner."""
+    low = [max(0, int((value - radius + HALF_WIDTH) / CELL)) for value in middle]
+    high = [max(0, int((value + radius + HALF_WIDTH) / CELL) + 1) for value in middle]
+    x = (np.arange(low[0], min(high[0], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[0]
+    y = (np.arange(low[1], min(high[1], SIDE)) + 0.5) * CELL - HALF_WIDTH - middle[1]
+    # From the middle of a cell to its farthest corner.
+    reach = max(radius - _REACH, 0.0)
+    return (slice(low[0], high[0]), slice(low[1], high[1])), x[:, None] ** 2 + y[None, :] ** 2 < reach * reach
+
+
+def clear_outside(layer: NDArray[np.bool_], axis: int, low: float, high: float) -> None:
+    """Clear the cells of a grid that are below `low` or above `high` along an axis."""
+    along = layer if axis == 0 else layer.T
+    along[: max(0, math.floor((low + HALF_WIDTH) / CELL))] = False
+    along[max(0, math.ceil((high + HALF_WIDTH) / CELL)) :] = False

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
 from ccfs.controllers.navigator.controller import Navigator
-from ccfs.controllers.navigator.lidar_map import LidarMap
+from ccfs.controllers.navigator.noisy_map import map_for
 from ccfs.controllers.navigator.stopping import would_be_safe
 
 __all__ = ["Pilot", "PilotArguments", "PilotSettings", "SharedPilot"]
@@ -38,6 +38,7 @@ class PilotSettings:
         share: time granted to the navigator, as a multiple of its own estimate. 0 grants none.
         reserve: steps granted in addition.
         horizon: steps of a trial.
+        sensor: scale of the noise on every reading.
     """
 
     margin: float = 0.015
@@ -45,6 +46,7 @@ class PilotSettings:
     share: float = 1.25
     reserve: int = 60
     horizon: int = 500
+    sensor: float = 0.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -63,6 +65,7 @@ class PilotArguments(TypedDict, total=False):
     share: float
     reserve: int
     horizon: int
+    sensor: float
 
 
 class Pilot:
@@ -70,7 +73,7 @@ class Pilot:
 
     def __init__(self, settings: PilotSettings) -> None:
         self._settings = settings
-        self.map = LidarMap()
+        self.map = map_for(settings.sensor)
         self.surroundings = Surroundings()
         self.navigator = Navigator(settings.caution, drawn=self.map)
         self.map.reset()

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.fields import FAR, arrival_time, capped_distance
-from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE, LidarMap
+from ccfs.controllers.navigator.lidar_map import CELL, HALF_WIDTH, SIDE
+from ccfs.controllers.navigator.noisy_map import AnyMap
 from ccfs.controllers.navigator.robot import STEP, NoisyRobot
 from ccfs.controllers.navigator.settings import NavigatorSettings
 
@@ -56,7 +57,7 @@ class Route:
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
 
-    def plan(self, drawn: LidarMap, *, fresh: bool) -> None:
+    def plan(self, drawn: AnyMap, *, fresh: bool) -> None:
         """Recompute the field, to the goal if it is known, otherwise to where it may be.
 
         Args:
@@ -88,7 +89,7 @@ class Route:
         length = np.sqrt(fall_x**2 + fall_y**2) + 1e-9
         self.down_x, self.down_y = fall_x / length, fall_y / length
 
-    def _area(self, drawn: LidarMap) -> tuple[slice, slice]:
+    def _area(self, drawn: AnyMap) -> tuple[slice, slice]:
         """Return the cells in or around the arena. The fastest way never goes farther out."""
         pose = drawn.pose
         ends = []
@@ -98,7 +99,7 @@ class Route:
             ends.append(slice(max(0, int(first)), min(_SIDE, int(last) + 1)))
         return ends[0], ends[1]
 
-    def _slowness(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
+    def _slowness(self, drawn: AnyMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
         """Return the time per cell: cruising time, plus prices for risk and for doubt."""
         settings = self._settings
         x, y = self._x[area[0]], self._y[:, area[1]]
@@ -113,7 +114,7 @@ class Route:
         price = np.minimum(np.maximum(self._price(clearance), unsure), _DEAREST)
         return np.asarray((1.0 + price) * (ROUTE_CELL / self.pace))
 
-    def _clearance(self, drawn: LidarMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
+    def _clearance(self, drawn: AnyMap, area: tuple[slice, slice]) -> NDArray[np.float64]:
         """Return the clearance at the best place of each cell, so that a gap does not depend on the grid."""
         rows, columns = _fine(area)
         x, y = self._fine[rows, None], self._fine[None, columns]
@@ -134,7 +135,7 @@ class Route:
         price = settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
         return np.asarray(np.where(clearance < self._closed, _DEAREST, price))
 
-    def block_ahead(self, drawn: LidarMap) -> None:
+    def block_ahead(self, drawn: AnyMap) -> None:
         """Close the most expensive place within the next stretch of the way."""
         x, y = drawn.pose.x, drawn.pose.y
         dearest, place = -1.0, (x, y)

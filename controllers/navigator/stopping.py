@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
-from ccfs.controllers.navigator.lidar_map import CELL, LidarMap
+from ccfs.controllers.navigator.lidar_map import CELL
+from ccfs.controllers.navigator.noisy_map import AnyMap
 from ccfs.controllers.navigator.robot import BRAKE_LIMIT, DECAY, MASS_AHEAD, STEP, THRUST, thrust_gain, turn_of
 
 __all__ = ["brake_action", "would_be_safe"]
@@ -27,7 +28,7 @@ _PAD: Final = CELL * math.sqrt(2.0)
 
 
 def would_be_safe(
-    drawn: LidarMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float
+    drawn: AnyMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float
 ) -> NDArray[np.bool_]:
     """Say for each action whether full brake one step later still keeps clear of everything that may be there.
 
@@ -52,7 +53,7 @@ def would_be_safe(
 
 
 def _least_clearance(
-    drawn: LidarMap, surroundings: Surroundings, actions: NDArray[np.float64]
+    drawn: AnyMap, surroundings: Surroundings, actions: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the least clearance of each action's stopping path, and the speed at its beginning."""
     pose = drawn.pose

@@ -62,7 +62,7 @@ def test_map_seeks_a_goal_out_of_sight_where_it_can_be(seed):
         if drawn.goal is not None:
             break
         i, j = ((goal + HALF_WIDTH) / 0.1).astype(int)
-        assert drawn._hopeful[i, j]
+        assert drawn._search._hopeful[i, j]
         here = (drawn.pose.x, drawn.pose.y)
         assert math.dist(drawn.search_target, goal) < math.dist(here, goal)
         observation, *_ = env.step(np.array([1.0, math.sin(step / 9.0)]))
