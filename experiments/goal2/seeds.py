@@ -34,6 +34,7 @@ EARLIER = {
     "ablation, first edition": range(3_600_000, 3_600_064),
     "table, before the stages": range(4_000_000, 4_000_256),
     "navigator, exact map": range(5_100_000, 5_100_256),
+    "guarded, exact map": range(5_200_000, 5_200_256),
     "ladder, exact map": range(5_300_000, 5_301_024),
 }
 """Cohorts of earlier certificates: of agents with fewer training steps, with the noise of earlier formats, or of the
