@@ -13,9 +13,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccfs.protocol.model import Protocol, parse_protocol
-from ccfs.runs.batches import plan, replay
+from ccfs.protocol.model import Arm, Protocol, parse_protocol
+from ccfs.runs.build import build_arm
+from ccfs.runs.record import TrajectoryRow
 from ccfs.runs.store import Store
+from ccfs.runs.trial import StopRule, run_trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +40,33 @@ def compare(protocol: Protocol, trials: int) -> Comparison:
     """Run the first trials of the arms in turn, each on both, the order swapped from trial to trial."""
     content = json.loads(protocol.canonical)
     content["environment"]["arguments"]["fast"] = False
-    texts = {"ours": protocol.canonical, "stock": parse_protocol(content, where="stock").canonical}
-    spent = dict.fromkeys(texts, 0.0)
+    kinds = {"ours": protocol, "stock": parse_protocol(content, where="stock")}
+    spent = dict.fromkeys(kinds, 0.0)
     steps = different = 0
     arms = protocol.arms
-    first = next(plan(protocol, arms[0], None))
-    replay(texts["ours"], first, 0)  # the start-up self-test and the imports are no part of a trial
+    replay(protocol, arms[0], 0, parts=protocol)  # the start-up self-test and the imports are no part of a trial
     for number in range(trials):
-        batch = next(plan(protocol, arms[number % len(arms)], None))
-        trial = number // len(arms)
+        arm, trial = arms[number % len(arms)], number // len(arms)
         chains = {}
-        for kind in sorted(texts, reverse=bool(number % 2)):
+        for kind in sorted(kinds, reverse=bool(number % 2)):
             begun = time.process_time()
-            _, row = replay(texts[kind], batch, trial)
+            row = replay(protocol, arm, trial, parts=kinds[kind])
             spent[kind] += time.process_time() - begun
             chains[kind] = row.chain
         steps += row.steps
         different += chains["ours"] != chains["stock"]
     return Comparison(trials=trials, steps=steps, ours=spent["ours"], stock=spent["stock"], different=different)
+
+
+def replay(protocol: Protocol, arm: Arm, trial: int, *, parts: Protocol) -> TrajectoryRow:
+    """Run a trial of one protocol, with the noise that its hash gives, in the environment of another."""
+    wrapped, controller = build_arm(parts, arm, None)
+    stop = StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost)
+    try:
+        streams = protocol.streams(arm, trial)
+        return run_trial(wrapped, controller, horizon=protocol.horizon, stop=stop, streams=streams)[1]
+    finally:
+        wrapped.close()
 
 
 if __name__ == "__main__":

@@ -194,6 +194,12 @@ def test_scores_foretell_what_attacked_trials_show():
         assert low <= score.rate <= high
 
 
+def test_stock_environment_gives_the_same_trace():
+    """What `make table` says at its end. Both must draw the same noise, although their protocols differ."""
+    stock = importlib.import_module("stock")
+    assert stock.compare(load_protocol(records.HERE / "protocol.toml").first(1), 1).different == 0
+
+
 def test_audit_replays_trials_of_the_table_in_its_confined_child(tmp_path):
     """The limits of the child must leave room for MuJoCo, which reserves far more memory than it uses."""
     look = load_protocol(records.HERE / "protocol.toml").first(1)
