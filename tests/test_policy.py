@@ -32,6 +32,7 @@ from ccfs.runs.generators import generators_now
 from ccfs.runs.manifest import write_manifest
 from ccfs.runs.store import RunError, Store
 
+pytestmark = pytest.mark.slow
 SCHEDULE = ccfs.ProposalSchedule(count=1, sigma=0.2)
 CLAIM = {"schedule": SCHEDULE, "horizon": 5, "target": 0.5, "delta": 0.01, "seed": 3}
 
@@ -69,7 +70,6 @@ def passes(trace):
     return bool(trace.goal.any())
 
 
-@pytest.mark.slow
 def test_certify_policy_counts_what_happens():
     """Oracle: the corridor's exact probability, 0.867; 300 trials miss it by 0.1 with probability under 1e-5."""
     made = ccfs.certify_policy(make(horizon=5, post=0.35), steer, event=passes, trials=300, **CLAIM)
@@ -79,7 +79,6 @@ def test_certify_policy_counts_what_happens():
     assert (made.event, made.trials, made.family) == ("passes", 300, 1)
 
 
-@pytest.mark.slow
 def test_certify_policy_with_draws_certifies_strata_and_the_run_is_audited(tmp_path):
     """The corridor starts from one place, so all strata are alike: the rates agree and a count would certify more."""
     env, event = make(horizon=5, post=0.35), ccfs.GoalBeforeCost(horizon=5)
@@ -233,7 +232,6 @@ def stands(trace):
 CARTPOLE = {"event": stands, "horizon": 40, "trials": 40, "target": 0.5, "delta": 0.01, "seed": 3}
 
 
-@pytest.mark.slow
 def test_certify_policy_takes_scores_on_a_discrete_environment():
     env, block = gymnasium.make("CartPole-v1"), ccfs.ProposalSchedule(count=2, sigma=0.5, multiplier=1.1)
     made = ccfs.certify_policy(env, lean, schedule=block, **CARTPOLE)
@@ -246,7 +244,6 @@ def test_certify_policy_takes_scores_on_a_discrete_environment():
     assert sensed.lower_at(sensor=0.1, score=0.1) < min(sensed.lower_at(sensor=0.1), sensed.lower_at(score=0.1))
 
 
-@pytest.mark.slow
 def test_certify_policy_with_sensor_noise_alone_takes_action_numbers():
     env = gymnasium.make("CartPole-v1")
     sensor = ccfs.Schedule(sensor=ccfs.ProposalSchedule(count=1, sigma=0.02))
@@ -476,7 +473,6 @@ def test_certify_policy_refuses_trials_that_do_not_repeat(env, policy, more, wor
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
-@pytest.mark.slow
 def test_a_coin_tossed_at_construction_gives_no_certificate():
     """Each of 12 calls meets 16 new environments. All agree with the first with probability 1/65,536.
 
@@ -613,7 +609,6 @@ def test_a_generator_that_hardly_ever_matters_is_named(env, event, words):
             ccfs.certify_policy(env, half, event=event, **{**BASE, "trials": 60, "seed": seed})
 
 
-@pytest.mark.slow
 def test_an_event_without_a_generator_that_is_nearly_always_true_is_caught_as_often_as_promised():
     """`by_entropy` fails with probability 5/256. Each of 100 traces gets 5 answers, and 19 of them one more.
 
@@ -702,7 +697,6 @@ class Even:
         return np.ones(len(actions), dtype=bool)
 
 
-@pytest.mark.slow
 def test_noise_is_fresh_whenever_anything_that_is_known_changes():
     def keys(**changed):
         settings = {"event": good, **BASE, **changed}
@@ -759,7 +753,6 @@ def test_run_folder_holds_what_the_call_returned(kept):
     assert {path.name for path in root.iterdir()} >= {"traces", "trajectories", "verdicts", "batches", "manifest.json"}
 
 
-@pytest.mark.slow
 def test_commands_read_the_run_folder(kept):
     root, _, made = kept
     for more in ((), ("--trust",)):

@@ -19,8 +19,7 @@ from ccfs.runtime.program import CausalProgram, FallbackEntry
 from ccfs.runtime.selector import Selector
 from ccfs.runtime.wrapper import ProposalWrapper
 
-# What these worlds do is known, so nobody need make a second one.
-pytestmark = pytest.mark.filterwarnings("ignore:Nobody can tell how")
+pytestmark = pytest.mark.slow
 
 BLOCK = ProposalSchedule(count=2, sigma=0.1)
 
