@@ -14,9 +14,6 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.controllers import NumpyActor, as_controller, flattened, zoo
 from ccfs.runtime.interfaces import Controller
 
-# What these worlds do is known, so nobody need make a second one.
-pytestmark = pytest.mark.filterwarnings("ignore:Nobody can tell how")
-
 SEEN = np.array([0.5, -1.0, 2.0])
 
 
