@@ -6,6 +6,7 @@ import ast
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,6 +19,9 @@ _FORMAT = b"ccfs-code-1\0"
 _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
 # What an import can load: sources, compiled modules without source, and libraries of machine code.
 _CODE = (".py", ".pyc", ".so", ".pyd")
+# Python 3.10 and 3.11 count the depth of a tree in one place for all threads. If another one parses in between, which it
+# can while garbage is collected, they raise SystemError though nothing is wrong with the source.
+_TRIES = 100
 
 
 def code_files(folder: Path) -> Iterator[Path]:
@@ -137,6 +141,9 @@ def parsed(source: bytes | str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape warns on some versions only, and is the same string on all
+            for _ in range(_TRIES):
+                with suppress(SystemError):
+                    return ast.parse(source)
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,21 @@ def test_definitions_digest_leaves_out_comments_and_counts_bytes_where_nothing_c
     assert definitions_digest(b"# a\nx = 1", ("x",)) == definitions_digest(b"x = 1  # b", ("x",))
     assert definitions_digest(b"x = = 1", ("x",)) != definitions_digest(b"x = =  1", ("x",))
     assert definitions_digest(b"x = 1", ("x",)) != code_digest(b"x = 1")
+
+
+def test_source_is_parsed_though_another_one_is_parsed_in_between():
+    """Python 3.10 and 3.11 then raise SystemError. It happens where garbage is collected, in a worker of Dask."""
+    source, parses = b"x = [[1, 2], {'a': (3, 4)}]\n" * 500, []
+
+    def parse(*_):
+        if len(parses) < 20:
+            parses.append(ast.parse("x = 1"))
+
+    gc.callbacks.append(parse)
+    try:
+        tree = parsed(source)
+    finally:
+        gc.callbacks.remove(parse)
+    assert len(parses) > 2 or sys.version_info >= (3, 12)  # where garbage is collected between two calls only
+    assert tree is not None
+    assert len(tree.body) == 500
