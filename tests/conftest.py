@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import browser as chromium
@@ -16,6 +17,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (SUPPORT, os.environ.get
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=False)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def _omnisafe() -> None:
+    """Import OmniSafe once, with the cure that Python 3.11 needs; its dependencies warn at import."""
+    from ccfs.envs.safety import compat
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compat.stock()
+        import omnisafe  # noqa: F401
+        import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -22,15 +22,15 @@ _RUNS = Path("runs/training")
 _ZOO = Path("controllers/zoo")
 _RECORD = Path("experiments/training")
 _TASK, _STEPS = "SafetyPointGoal2-v0", 10_000_000
-_NAMES = {"ppo-lag": "ppolag", "trpo-lag": "trpolag", "ppo-penalty": "ppo-penalty"}
+_NAMES = {"ppo-lag": "ppolag", "trpo-lag": "trpolag", "cpo": "cpo", "ppo-penalty": "ppo-penalty"}
 _INTERRUPTED = {
     **dict.fromkeys(_NAMES, "The last finished epoch is saved. The same command continues from it."),
-    "sb3-ppo": "Nothing was saved, because sb3-ppo trains in one stretch.",
+    "sb3-ppo": "Training is saved every 100,000 steps. The same command continues from there.",
 }
 
 app = typer.Typer(
     name="train",
-    help="Train controllers by PPO-Lagrangian, TRPO-Lagrangian or PPO with a penalty, with OmniSafe's settings.",
+    help="Train controllers by PPO-Lagrangian, TRPO-Lagrangian, CPO or PPO with a penalty, with OmniSafe's settings.",
     invoke_without_command=True,
 )
 
@@ -40,7 +40,7 @@ def train(
     context: typer.Context,
     plan: Annotated[Path | None, typer.Option(help="TOML file with the controllers and milestones.")] = None,
     algo: Annotated[
-        str, typer.Option(help="ppo-lag, trpo-lag, ppo-penalty, or sb3-ppo of Stable-Baselines3 (extra `sb3`).")
+        str, typer.Option(help="ppo-lag, trpo-lag, cpo, ppo-penalty, or sb3-ppo of Stable-Baselines3 (extra `sb3`).")
     ] = "ppo-lag",
     environment: Annotated[str | None, typer.Option(help=f"Task, without a plan. Default: {_TASK}.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the controller, without a plan. Default: 0.")] = None,
@@ -55,8 +55,8 @@ def train(
 ) -> None:
     """Train, or continue where the last run stopped.
 
-    Every epoch is saved. Ctrl-C loses at most one epoch, and the same command continues. Only sb3-ppo trains in one
-    stretch and saves at the end.
+    Every epoch is saved. Ctrl-C loses at most one epoch, and the same command continues. sb3-ppo saves every 100,000
+    steps.
     """
     if context.invoked_subcommand is not None:
         return
@@ -90,7 +90,7 @@ def train(
 def _refuse_ignored(algo: str, plan: Path | None, given: Mapping[str, object]) -> None:
     """Refuse options that would have no effect, because the user expects one."""
     why = {} if algo == "ppo-lag" else {"plan": f"{algo} trains one controller"}
-    if algo in ("ppo-lag", "trpo-lag"):
+    if algo in ("ppo-lag", "trpo-lag", "cpo"):
         why["penalty"] = "it belongs to sb3-ppo and ppo-penalty"
     if plan is not None:
         why = dict.fromkeys(("environment", "seed", "steps", "output"), "the plan says it") | why

@@ -11,11 +11,15 @@ from ccfs.certificates import checks
 
 __all__ = ["ALGORITHMS", "TrainingConfig"]
 
+_TRUST_REGION: Final[Mapping[str, Any]] = {
+    "update_iterations": 10, "batch_size": 128, "target_kl": 0.01, "critic_learning_rate": 1e-3,
+}  # fmt: skip
 ALGORITHMS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ppolag": {},
     # The price of cost stays where it is. Without the Lagrangian rule, 1 is the plain difference of reward and cost.
     "ppo-penalty": {"multiplier_init": 1.0},
-    "trpolag": {"update_iterations": 10, "batch_size": 128, "target_kl": 0.01, "critic_learning_rate": 1e-3},
+    "trpolag": _TRUST_REGION,
+    "cpo": {**_TRUST_REGION, "multiplier_init": 0.0},
 }
 """The algorithms, each with its defaults where they are not those of PPOLag."""
 
@@ -27,7 +31,7 @@ class TrainingConfig:
     `TrainingConfig.of("trpolag", ...)` gives the defaults of another algorithm.
 
     Args:
-        algorithm: "ppolag", "trpolag", or "ppo-penalty", where the multiplier stays at `multiplier_init`.
+        algorithm: "ppolag", "trpolag", "cpo", or "ppo-penalty", where the multiplier stays at `multiplier_init`.
         environment: Safety-Gymnasium task.
         seed: seeds weights, exploration noise, batch order and environment resets.
         total_steps: where the actor's learning rate has decayed to zero. A run may stop earlier.

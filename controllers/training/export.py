@@ -14,6 +14,7 @@ from ccfs.files.reading import read_text
 __all__ = ["ALGORITHMS", "export", "write_entry"]
 
 ALGORITHMS = {
+    "cpo": "Constrained Policy Optimization (settings and update of OmniSafe 0.5.0 CPO)",
     "ppolag": "PPO-Lagrangian (settings and update of OmniSafe 0.5.0 PPOLag)",
     "ppo-penalty": "PPO with a fixed price of cost (settings and update of OmniSafe 0.5.0 PPOLag, multiplier held)",
     "trpolag": "TRPO-Lagrangian (settings and update of OmniSafe 0.5.0 TRPOLag)",
@@ -62,7 +63,7 @@ def write_entry(state: TrainingState, target: Path, *, command: str) -> zoo.Card
 
 def _command(state: TrainingState) -> str:
     config = state.config
-    algo = {"ppolag": "", "trpolag": " --algo trpo-lag"}.get(
+    algo = {"ppolag": "", "trpolag": " --algo trpo-lag", "cpo": " --algo cpo"}.get(
         config.algorithm, f" --algo ppo-penalty --penalty {config.multiplier_init}"
     )
     return f"ccfs train{algo} --environment {config.environment} --seed {config.seed} --steps {state.steps}"

@@ -8,8 +8,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -18,12 +19,13 @@ import numpy as np
 
 from ccfs.controllers.actor import NumpyActor
 from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.constrained import update_constrained
 from ccfs.controllers.training.networks import ACTOR, Adam, Floats, Layout
 from ccfs.controllers.training.normalizer import RunningNormalizer
 from ccfs.controllers.training.rollout import CostEnvironment, Episode, collect
 from ccfs.controllers.training.seeds import stream
 from ccfs.controllers.training.trust_region import update_in_trust_region
-from ccfs.controllers.training.update import Multiplier, update
+from ccfs.controllers.training.update import Multiplier, UpdateReport, update
 from ccfs.files.atomic import write_atomically
 from ccfs.files.reading import read_arrays, read_json
 
@@ -99,7 +101,7 @@ class TrainingState:
         self.episodes.extend(rollout.episodes)
         # Over the last episodes of earlier epochs too. The price of cost follows this mean, not that of one epoch.
         reward, cost, length = _means(self.episodes)
-        if config.algorithm != "ppo-penalty":
+        if config.algorithm in ("ppolag", "trpolag"):
             self.multiplier = self.multiplier.updated(
                 cost, cost_limit=config.cost_limit, learning_rate=config.multiplier_learning_rate
             )
@@ -107,14 +109,12 @@ class TrainingState:
         actor_rate = config.actor_learning_rate * (1.0 - epoch / config.epochs)
         # Keyed by the epoch, so that a resumed run shuffles as the uninterrupted one.
         order = stream(config.seed, epoch, "order")
-        learn = update_in_trust_region if config.algorithm == "trpolag" else update
-        report = learn(
+        report = self._learner(cost - config.cost_limit)(
             rollout.batch,
             self.parameters,
             self.adam,
             layout=self.layout,
             config=config,
-            multiplier=self.multiplier.value,
             learning_rates=np.array([actor_rate, config.critic_learning_rate, config.critic_learning_rate]),
             permutation=lambda: order.permutation(config.steps_per_epoch),
         )
@@ -125,6 +125,13 @@ class TrainingState:
         totals = (float((epoch + 1) * config.steps_per_epoch), reward, cost, length, epoch_reward, epoch_cost)
         learning = (self.multiplier.value, report.kl, float(report.iterations), std, actor_rate)
         self.curve.append((*totals, *learning, collected - started, time.perf_counter() - collected))
+
+    def _learner(self, excess: float) -> Callable[..., UpdateReport]:
+        """Return the update of the algorithm. It knows of the cost by its price, or by how far it is over its limit."""
+        if self.config.algorithm == "cpo":
+            return partial(update_constrained, excess=excess)
+        learn = update_in_trust_region if self.config.algorithm == "trpolag" else update
+        return partial(learn, multiplier=self.multiplier.value)
 
     def actor(self) -> NumpyActor:
         """Return the mean policy with its normaliser frozen, as a controller."""

@@ -17,13 +17,18 @@ from ccfs.controllers.training.config import TrainingConfig
 from ccfs.controllers.training.networks import ACTOR, Adam, Floats, Layout, log_density
 from ccfs.controllers.training.update import Batch, UpdateReport, combined, divergence, minibatch_step, policy
 
-__all__ = ["DAMPING", "SOLVER_STEPS", "update_in_trust_region"]
+__all__ = [
+    "DAMPING", "DECAY", "SOLVER_STEPS", "Fisher", "fit_critics", "loss_and_gradient", "solved", "surrogate_loss",
+    "update_in_trust_region",
+]  # fmt: skip
 
 DAMPING: Final = 0.1
 """Added to the diagonal of the Fisher matrix (OmniSafe: `cg_damping`)."""
 SOLVER_STEPS: Final = 15
 """Steps of the conjugate gradient method (OmniSafe: `cg_iters`)."""
-_SEARCH_STEPS, _DECAY = 15, 0.8
+_SEARCH_STEPS: Final = 15
+DECAY: Final = 0.8
+"""A step that does not help is shortened by this factor."""
 _TINY, _RESIDUAL = 1e-6, 1e-10
 
 
@@ -41,6 +46,25 @@ def update_in_trust_region(
     """Move the actor by one step of divergence `target_kl` at most and fit both critics to `batch`, in place."""
     advantages = combined(batch, multiplier)
     kl = _step_actor(batch, advantages, parameters, layout, config.target_kl)
+    fit_critics(
+        batch, advantages, parameters, adam, layout=layout, config=config, learning_rates=learning_rates,
+        permutation=permutation,
+    )  # fmt: skip
+    return UpdateReport(iterations=config.update_iterations, kl=kl)
+
+
+def fit_critics(
+    batch: Batch,
+    advantages: Floats,
+    parameters: Floats,
+    adam: Adam,
+    *,
+    layout: Layout,
+    config: TrainingConfig,
+    learning_rates: NDArray[np.float64],
+    permutation: Callable[[], NDArray[np.intp]],
+) -> None:
+    """Fit both critics to `batch`, in place, after the step of the actor."""
     columns = (batch.observations, batch.actions, batch.log_densities, batch.reward_targets, batch.cost_targets)
     # The three networks step together, and the actor by zero: it has taken its step.
     rates = np.array([0.0, *learning_rates[1:]])
@@ -50,15 +74,14 @@ def update_in_trust_region(
         for start in range(0, len(order), config.batch_size):
             part = [column[start : start + config.batch_size] for column in shuffled]
             minibatch_step(part, parameters, adam, layout=layout, config=config, learning_rates=rates)
-    return UpdateReport(iterations=config.update_iterations, kl=kl)
 
 
 def _step_actor(batch: Batch, advantages: Floats, parameters: Floats, layout: Layout, target: float) -> float:
     """Take the longest step along the natural gradient that is found to help. Return its divergence, 0 for no step."""
     actor = parameters[ACTOR : ACTOR + 1]
-    loss, gradient = _loss_and_gradient(batch, advantages, actor, layout)
-    fisher = _Fisher(batch.observations, actor, layout)
-    direction = _solved(fisher, -gradient)
+    loss, gradient = loss_and_gradient(batch, advantages, actor, layout)
+    fisher = Fisher(batch.observations, actor, layout)
+    direction = solved(fisher, -gradient)
     curvature = float(direction @ fisher(direction))
     if not (bool(np.isfinite(direction).all()) and curvature >= 0.0):
         raise ArithmeticError(f"The natural gradient must be finite and its curvature at least 0, got {curvature}.")
@@ -68,9 +91,9 @@ def _step_actor(batch: Batch, advantages: Floats, parameters: Floats, layout: La
     for _ in range(_SEARCH_STEPS):
         actor[0] = old[0] + fraction * direction
         kl = divergence(old_means, old_log_std, *policy(layout, actor, batch.observations)) / layout.action_size
-        if loss - _loss(batch, advantages, actor, layout) >= 0.0 and kl <= target:
+        if loss - surrogate_loss(batch, advantages, actor, layout) >= 0.0 and kl <= target:
             return kl
-        fraction *= _DECAY
+        fraction *= DECAY
     actor[:] = old
     return 0.0
 
@@ -79,13 +102,14 @@ def _ratio(batch: Batch, means: Floats, log_std: Floats) -> Floats:
     return np.asarray(np.exp(log_density(batch.actions, means, log_std) - batch.log_densities))
 
 
-def _loss(batch: Batch, advantages: Floats, actor: Floats, layout: Layout) -> float:
+def surrogate_loss(batch: Batch, advantages: Floats, actor: Floats, layout: Layout) -> float:
+    """Return minus the mean advantage weighted by the density ratio."""
     ratio = _ratio(batch, *policy(layout, actor, batch.observations))
     return -float((ratio * advantages).mean(dtype=np.float64))
 
 
-def _loss_and_gradient(batch: Batch, advantages: Floats, actor: Floats, layout: Layout) -> tuple[float, Floats]:
-    """Return the loss, minus the mean advantage weighted by the density ratio, and its gradient."""
+def loss_and_gradient(batch: Batch, advantages: Floats, actor: Floats, layout: Layout) -> tuple[float, Floats]:
+    """Return the loss and its gradient."""
     activations = layout.forward(actor, batch.observations)
     log_std, gradient = layout.views(actor)[2][0], np.zeros_like(actor)
     std = np.exp(log_std)
@@ -93,10 +117,10 @@ def _loss_and_gradient(batch: Batch, advantages: Floats, actor: Floats, layout: 
     slope = (-_ratio(batch, activations[-1][0], log_std) * advantages / len(advantages))[:, None]
     layout.views(gradient)[2][0] = (slope * (scaled * scaled - 1.0)).sum(axis=0)
     layout.backward(actor, batch.observations, activations, (slope * scaled / std)[None], gradient)
-    return _loss(batch, advantages, actor, layout), gradient[0]
+    return surrogate_loss(batch, advantages, actor, layout), gradient[0]
 
 
-class _Fisher:
+class Fisher:
     """Products with the damped Hessian of the mean divergence from the present policy, which is its Fisher matrix."""
 
     def __init__(self, observations: Floats, actor: Floats, layout: Layout) -> None:
@@ -128,7 +152,7 @@ class _Fisher:
         return np.asarray(speed)
 
 
-def _solved(product: Callable[[Floats], Floats], wanted: Floats) -> Floats:
+def solved(product: Callable[[Floats], Floats], wanted: Floats) -> Floats:
     """Return an approximate x with product(x) = wanted, by the conjugate gradient method from 0."""
     solution, residual = np.zeros_like(wanted), wanted.copy()
     direction, size = residual.copy(), float(residual @ residual)

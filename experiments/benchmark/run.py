@@ -2,6 +2,7 @@
 
     python experiments/benchmark/run.py CartPole-sb3-ppo-0      # one row, or several
     python experiments/benchmark/run.py --all                   # every row of rows.toml that is not kept yet
+    python experiments/benchmark/run.py --check ROW             # the trials of a kept row once more: are they the same?
     python experiments/benchmark/run.py --list
 
 From the root of the repository. Interrupt it at any time: the same command goes on. Training and runs are in
@@ -13,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -25,6 +25,7 @@ from typing import Any
 if "numpy" not in sys.modules:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import bullet
+import stock_omnisafe
 from rich.console import Console
 
 from ccfs.certificates.means import Total
@@ -140,15 +141,14 @@ def agent_of(row: Row) -> tuple[str, zoo.ZooEntry]:
 def train(row: Row, target: Path) -> None:
     """Train the agent of a row and write its actor and card."""
     if row.algorithm == "sb3-ppo":
-        from ccfs.controllers.training.sb3 import train_sb3
-
-        made = RUNS / "sb3" / row.name
-        shutil.rmtree(made, ignore_errors=True)  # left by an interruption: it trains in one stretch
-        card = train_sb3(
-            row.env_id, seed=row.seed, steps=row.steps, penalty=0.0, folder=made, console=Console(),
-            settings=row.training,
+        entry = _trained_by_sb3(row, RUNS / "sb3" / row.name)
+        zoo.write(target, entry.actor, **_fields(entry.card, command=row.command))
+        return
+    if row.algorithm.startswith(stock_omnisafe.PREFIX):
+        stock_omnisafe.train(
+            row.algorithm.removeprefix(stock_omnisafe.PREFIX), row.env_id, target, seed=row.seed, steps=row.steps,
+            settings=row.training, runs=RUNS / row.name, command=row.command,
         )  # fmt: skip
-        zoo.write(target, zoo.load(made / card.name).actor, **_fields(card, command=row.command))
         return
     config = TrainingConfig.of(
         row.algorithm, environment=row.env_id, seed=row.seed, total_steps=row.steps, **row.training
@@ -159,6 +159,21 @@ def train(row: Row, target: Path) -> None:
     if state is None or state.steps != row.steps:
         raise SystemExit(f"{row.name}: another process is training it.")
     write_entry(state, target, command=row.command)
+
+
+def _trained_by_sb3(row: Row, folder: Path) -> zoo.ZooEntry:
+    from ccfs.controllers.training.sb3 import train_sb3
+
+    # A model is written last. It is there if an interruption came between training and keeping.
+    if not (models := list(folder.glob("*/model.zip"))):
+        settings = dict(row.training)
+        count = settings.pop("environments", 1)
+        card = train_sb3(
+            row.env_id, seed=row.seed, steps=row.steps, penalty=0.0, folder=folder, console=Console(),
+            environments=count, settings=settings,
+        )  # fmt: skip
+        models = [folder / card.name / "model.zip"]
+    return zoo.load(models[0].parent)
 
 
 def _fields(card: zoo.Card, **changed: object) -> dict[str, Any]:
@@ -209,10 +224,10 @@ def protocol_of(row: Row, agent: str, digest: str) -> dict[str, Any]:
     }
 
 
-def certify(row: Row, agent: str, digest: str) -> Store:
+def certify(row: Row, agent: str, digest: str, *, ending: str = ".run") -> Store:
     """Run the protocol of a row, or what is left of it, and certify it. Not certified is a result too."""
     RUNS.mkdir(parents=True, exist_ok=True)
-    path, run = RUNS / f"{row.name}.toml", RUNS / f"{row.name}.run"
+    path, run = RUNS / f"{row.name}.toml", RUNS / f"{row.name}{ending}"
     write_atomically(path, toml_text(protocol_of(row, agent, digest)).encode())
     command = ["-m", "ccfs", "run", str(path), "-o", str(run), "--workers", "1", "--modules", str(HERE)]
     code = subprocess.run([sys.executable, *command], check=False).returncode
@@ -279,6 +294,19 @@ def lines_of(row: Row) -> list[dict[str, Any]]:
     return found
 
 
+def check(row: Row) -> bool:
+    """Run the trials of a kept row again and say whether they are the same, to the bit."""
+    if not is_kept(row) or (broken := broken_seals(row.folder)):
+        found = "no such row" if not is_kept(row) else f"other checksums of {', '.join(broken)}"
+        raise SystemExit(f"{row.name} must be a kept row that is whole, got {found}.")
+    agent, entry = agent_of(row)
+    store = certify(row, agent, entry.actor.digest, ending=".check")
+    lines = trial_lines(store, store.protocol()).to_pylist()
+    differing = sum(ours != theirs for ours, theirs in zip(lines, lines_of(row), strict=True))
+    print(f"{row.name}: {differing} of {len(lines)} trials differ from the kept ones.")
+    return differing == 0
+
+
 def make(row: Row) -> None:
     """Train, certify and keep one row, or what is left of it."""
     if is_kept(row):
@@ -290,27 +318,34 @@ def make(row: Row) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Make the named rows. With `--all`, a row that fails does not stop the others."""
+    """Make or check the named rows. With `--all`, a row that fails does not stop the others."""
     known = rows()
-    if words == ["--list"]:
+    if list(words) == ["--list"]:
         for row in known.values():
             print(f"{'kept' if is_kept(row) else 'open'}  {row.name}  {row.steps:,} steps")
         return 0
-    is_all = list(words) == ["--all"]
-    wanted = list(known) if is_all else list(words)
+    is_all, is_check = list(words) == ["--all"], list(words[:1]) == ["--check"]
+    wanted = list(known) if is_all else list(words[is_check:])
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
-        raise SystemExit(f"usage: run.py ROW..., --all or --list. Rows: {', '.join(known)}. Got: {unknown}")
-    failed = []
-    for name in wanted:
-        try:
-            make(known[name])
-        except (Exception, SystemExit) as error:
-            if not is_all:
-                raise
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            failed.append(name)
-    return 1 if failed else 0
+        usage = "usage: run.py ROW..., --check ROW..., --all or --list."
+        raise SystemExit(f"{usage} Rows: {', '.join(known)}. Got: {list(words)}")
+    if is_check:
+        results = [check(known[name]) for name in wanted]
+    else:
+        results = [_is_made(known[name], is_all=is_all) for name in wanted]
+    return 0 if all(results) else 1
+
+
+def _is_made(row: Row, *, is_all: bool) -> bool:
+    try:
+        make(row)
+    except (Exception, SystemExit) as error:
+        if not is_all:
+            raise
+        print(f"{row.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

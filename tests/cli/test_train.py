@@ -29,7 +29,7 @@ def test_train_refuses_bad_input(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text("seeds = [1]")
     plan = str(tmp_path / "plan.toml")
     for arguments, message in (
-        (["--algo", "dqn"], "must be one of ppo-lag, trpo-lag, ppo-penalty, sb3-ppo"),
+        (["--algo", "dqn"], "must be one of ppo-lag, trpo-lag, cpo, ppo-penalty, sb3-ppo"),
         (["--steps", "30000"], "`--steps` must be a multiple of 20000"),
         (["--steps", "0"], "`--steps` must be a multiple of 20000"),
         (["--plan", str(tmp_path / "none.toml")], "No such file"),
@@ -37,6 +37,7 @@ def test_train_refuses_bad_input(tmp_path: Path) -> None:
         (["--plan", plan, "-o", "elsewhere"], "`--output` must not be given here: the plan says it"),
         (["--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
         (["--algo", "trpo-lag", "--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
+        (["--algo", "cpo", "--penalty", "0.1"], "`--penalty` must not be given here: it belongs to sb3-ppo"),
         (["--algo", "sb3-ppo", "--plan", plan], "`--plan` must not be given here"),
         (["--algo", "trpo-lag", "--plan", plan], "`--plan` must not be given here"),
     ):
@@ -79,10 +80,10 @@ def test_train_stopped_by_a_signal_says_how_to_continue(tmp_path: Path, monkeypa
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_stopped_sb3_says_that_nothing_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_sb3_says_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ccfs.controllers.training import sb3
 
     monkeypatch.setattr(sb3, "train_sb3", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(app, ["train", "--algo", "sb3-ppo", "-o", str(tmp_path)])
     assert result.exit_code == 130
-    assert "Nothing was saved" in result.output
+    assert "saved every 100,000 steps" in result.output

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import gymnasium
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from ccfs.controllers import from_omnisafe, zoo
 from ccfs.files.toml import toml_text
 from ccfs.protocol.model import Protocol, load_protocol
 from ccfs.results.trial_lines import event_column
@@ -28,7 +31,7 @@ def study():
     finally:
         sys.path.remove(str(HERE))
     yield page
-    for name in ("page", "run", "bullet"):
+    for name in ("page", "run", "bullet", "stock_omnisafe"):
         sys.modules.pop(name, None)
 
 
@@ -109,7 +112,7 @@ def test_benchmark_page_shows_the_kept_rows(study, kept) -> None:
 def test_benchmark_rows_are_made_for_every_task_and_algorithm(study) -> None:
     found = {(row.task, row.algorithm) for row in study.run.rows().values()}
     safety = {f"{robot}{task}" for robot in ("Point", "Car") for task in ("Goal1", "Goal2", "Button1", "Push1")}
-    assert {(task, name) for task in safety for name in ("ppolag", "trpolag", "ppo-penalty")} <= found
+    assert {(task, name) for task in safety for name in ("ppolag", "trpolag", "ppo-penalty", "cpo")} <= found
 
 
 def test_benchmark_every_declared_row_has_a_protocol_of_its_own(study, tmp_path: Path) -> None:
@@ -156,3 +159,41 @@ def test_benchmark_bullet_tasks_repeat_from_their_seed_alone(study, monkeypatch:
     assert episode(one, 5) == first == episode(other, 5) != episode(other, 6)
     # Nobody else's draws are touched.
     assert np.random.get_state()[1].tobytes() == state  # noqa: NPY002
+
+
+def test_benchmark_check_finds_a_trial_that_differs(study, kept, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    row = next(row for row in kept if row.agent is None)
+    lines = study.run.read_parquet((row.folder / "trajectories.parquet").read_bytes())
+    monkeypatch.setattr(study.run, "certify", lambda row, *_, **__: Store(row.folder))
+    monkeypatch.setattr(study.run, "trial_lines", lambda *_: lines)
+    assert study.run.main(["--check", row.name]) == 0
+    chains = lines["chain"].to_pylist()
+    other = pa.array([*chains[:-1], chains[0]], lines.schema.field("chain").type)
+    monkeypatch.setattr(
+        study.run, "trial_lines", lambda *_: lines.set_column(lines.schema.get_field_index("chain"), "chain", other)
+    )
+    assert study.run.main(["--check", row.name]) == 1
+    assert f"1 of {len(lines)} trials differ" in capsys.readouterr().out
+
+
+def test_benchmark_check_needs_a_row_that_is_kept(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(study.run, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match="must be a kept row"):
+        study.run.main(["--check", "CartPole-sb3-ppo-0"])
+    for words in (["--check"], [], ["--check", "CartPole-sb3-ppo-9"]):
+        with pytest.raises(SystemExit, match="usage"):
+            study.run.main(words)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_omnisafe")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_benchmark_takes_an_algorithm_of_stock_omnisafe(study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(study.run.rows()["PointGoal1-omnisafe-CPO-0"], steps=200, training={"steps_per_epoch": 200})
+    monkeypatch.setattr(study.run, "RUNS", tmp_path / "runs")
+    study.run.train(row, tmp_path / "agent")
+    entry = zoo.load(tmp_path / "agent")
+    assert (entry.card.algorithm, entry.card.environment, entry.card.steps) == ("CPO of OmniSafe", row.env_id, 200)
+    assert entry.card.command == row.command
+    (made,) = (tmp_path / "runs" / row.name).glob("*/*/config.json")
+    assert entry.actor.digest == from_omnisafe(made.parent).digest

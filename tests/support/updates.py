@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.constrained import update_constrained
 from ccfs.controllers.training.networks import ACTOR, Adam, Layout, log_density
 from ccfs.controllers.training.trust_region import update_in_trust_region
 from ccfs.controllers.training.update import Batch, Multiplier, update
@@ -37,8 +38,13 @@ def random_batch(parameters: np.ndarray, rng: np.random.Generator, *, spread: fl
     )
 
 
-def run_both(omnisafe_agent, config: TrainingConfig, dtype: type, *, epochs: int, spread: float = 1.0):
-    """Run our update and OmniSafe's from the same weights on the same experience. Return both sets of weights."""
+def run_both(
+    omnisafe_agent, config: TrainingConfig, dtype: type, *, epochs: int, spread: float = 1.0, costs=(60.0, 35.0, 10.0)
+):
+    """Run our update and OmniSafe's from the same weights on the same experience. Return both sets of weights.
+
+    `costs` are the mean costs of the epochs.
+    """
     rng = np.random.default_rng(20_000)
     parameters = LAYOUT.initial(rng).astype(dtype)
     LAYOUT.views(parameters)[2][ACTOR] = [-0.3, 0.2]
@@ -49,17 +55,19 @@ def run_both(omnisafe_agent, config: TrainingConfig, dtype: type, *, epochs: int
     for epoch in range(epochs):
         batch = random_batch(parameters, rng, spread=spread)
         orders = [rng.permutation(STEPS) for _ in range(config.update_iterations)]
-        cost = 60.0 - 25.0 * epoch
+        cost = costs[epoch]
         logged = theirs.update(batch, cost, orders)
-        multiplier = multiplier.updated(cost, cost_limit=25.0, learning_rate=0.035)
         rate = config.critic_learning_rate
         rates = np.array([3e-4 * (1.0 - epoch / config.epochs), rate, rate])
         left = iter(orders)
-        report = (update_in_trust_region if config.algorithm == "trpolag" else update)(
-            batch, parameters, adam, layout=LAYOUT, config=config, multiplier=multiplier.value, learning_rates=rates,
-            permutation=lambda left=left: next(left),
-        )  # fmt: skip
+        common = {"layout": LAYOUT, "config": config, "learning_rates": rates, "permutation": left.__next__}
+        if config.algorithm == "cpo":
+            report = update_constrained(batch, parameters, adam, excess=cost - 25.0, **common)
+        else:
+            multiplier = multiplier.updated(cost, cost_limit=25.0, learning_rate=0.035)
+            learn = update_in_trust_region if config.algorithm == "trpolag" else update
+            report = learn(batch, parameters, adam, multiplier=multiplier.value, **common)
+            assert multiplier.value == pytest.approx(theirs.multiplier, abs=1e-7)
         assert report.iterations == logged["Train/StopIter"]
-        assert report.kl == pytest.approx(logged["Train/KL"], rel=1e-4)
-        assert multiplier.value == pytest.approx(theirs.multiplier, abs=1e-7)
+        assert report.kl == pytest.approx(float(logged["Train/KL"]), rel=1e-4)
     return parameters, theirs.matrix()

@@ -27,21 +27,21 @@ class Silent:
     def store(self, data: dict[str, object]) -> None:
         self.stored |= data
 
-    def log(self, _message: str) -> None:
+    def log(self, _message: str, _colour: str = "") -> None:
         pass
 
 
 class OmniSafeAgent:
-    """A `PPOLag` or `TRPOLag` of OmniSafe with its default configuration, not attached to any environment."""
+    """A `PPOLag`, `TRPOLag` or `CPO` of OmniSafe with its default configuration, not attached to any environment."""
 
     def __init__(self, config: TrainingConfig, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         from gymnasium.spaces import Box
-        from omnisafe.algorithms.on_policy import PPOLag, TRPOLag
+        from omnisafe.algorithms.on_policy import CPO, PPOLag, TRPOLag
         from omnisafe.common.lagrange import Lagrange
         from omnisafe.models.actor_critic.constraint_actor_critic import ConstraintActorCritic
         from omnisafe.utils.config import get_default_kwargs_yaml
 
-        kind = {"ppolag": PPOLag, "trpolag": TRPOLag}[config.algorithm]
+        kind = {"ppolag": PPOLag, "trpolag": TRPOLag, "cpo": CPO}[config.algorithm]
         settings = get_default_kwargs_yaml(kind.__name__, "none", "on-policy")
         hidden = {"hidden_sizes": list(layout.hidden_sizes)}
         settings.model_cfgs.recurisve_update({"actor": hidden, "critic": hidden})
@@ -56,7 +56,8 @@ class OmniSafeAgent:
         self.settings, self.layout, self.monkeypatch = settings, layout, monkeypatch
         self.agent = kind.__new__(kind)
         self.agent._cfgs = settings
-        self.agent._lagrange = Lagrange(**settings.lagrange_cfgs)
+        if config.algorithm != "cpo":
+            self.agent._lagrange = Lagrange(**settings.lagrange_cfgs)
         self.model = self.agent._actor_critic = ConstraintActorCritic(
             obs_space=Box(-np.inf, np.inf, (layout.observation_size,)),
             act_space=Box(-1.0, 1.0, (layout.action_size,)),
@@ -99,7 +100,7 @@ class OmniSafeAgent:
         }
         data = {name: torch.as_tensor(value) for name, value in names.items()}
         self.agent._buf = SimpleNamespace(get=lambda: data)
-        self.agent._logger = Silent(mean_cost)
+        self.agent._logger = Silent(torch.as_tensor(mean_cost))
         self.agent._update()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the scheduler cannot know that the optimiser did step

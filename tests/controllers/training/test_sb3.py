@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import gymnasium
 import numpy as np
@@ -35,11 +39,63 @@ def test_train_with_sb3_takes_any_task_of_gymnasium_without_a_price(tmp_path: Pa
 
     common = {"seed": 4, "steps": 64, "folder": tmp_path, "console": Console(quiet=True), "settings": {"n_epochs": 2}}
     card = train_sb3("CartPole-v1", penalty=0.0, **common)
-    assert card.config == {"penalty": 0.0, "n_steps": 64, "batch_size": 64, "n_epochs": 2}
+    assert card.config == {"penalty": 0.0, "environments": 1, "n_steps": 64, "batch_size": 64, "n_epochs": 2}
     assert zoo.load(tmp_path / card.name).actor.center(np.zeros(4)).shape == (2,)
     # CartPole reports no cost, so a price of it would mean nothing.
     with pytest.raises(KeyError, match="cost"):
         train_sb3("CartPole-v1", penalty=0.5, **(common | {"folder": tmp_path / "other"}))
+
+
+_SMALL = {"seed": 4, "steps": 384, "penalty": 0.0, "environments": 2, "settings": {"n_steps": 32, "n_epochs": 2}}
+_KILLED = """
+import os, signal
+from pathlib import Path
+from unittest.mock import Mock
+from rich.console import Console
+from ccfs.controllers.training import sb3
+
+def write(path, content, *, then=sb3.write_atomically):
+    then(path, content)
+    if path.name == "checkpoint.zip":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sb3.STRETCH, sb3.write_atomically = 128, write
+sb3.train_sb3("CartPole-v1", folder=Path({folder!r}), console=Console(quiet=True), **{settings!r})
+"""
+
+
+@pytest.mark.slow
+def test_train_with_sb3_goes_on_after_a_kill_to_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ccfs.controllers.training import sb3
+
+    def train(folder: Path) -> zoo.ZooEntry:
+        card = sb3.train_sb3("CartPole-v1", folder=folder, console=Console(quiet=True), **_SMALL)
+        return zoo.load(folder / card.name)
+
+    monkeypatch.setattr(sb3, "STRETCH", 128)
+    cut = tmp_path / "cut"
+    code = _KILLED.format(folder=str(cut), settings=_SMALL)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    with monkeypatch.context() as patched:  # again after the last save, when only the entry is left to write
+        patched.setattr(zoo, "write", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(cut)
+    assert (cut / "sb3ppo-cartpole-v1-4" / "checkpoint.zip").exists()
+    one, other = train(cut), train(tmp_path / "whole")
+    assert (one.actor.digest, one.card.curve, one.card.steps) == (other.actor.digest, other.card.curve, 384)
+    assert not list(tmp_path.rglob("checkpoint.zip"))
+
+
+def test_train_with_sb3_does_not_go_on_with_other_settings(tmp_path: Path) -> None:
+    from ccfs.controllers.training.sb3 import train_sb3
+
+    settings = tmp_path / "sb3ppo-cartpole-v1-4" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"penalty": 0.25}')
+    with pytest.raises(ValueError, match="a training with the same settings"):
+        train_sb3("CartPole-v1", seed=4, steps=64, penalty=0.0, folder=tmp_path, console=Console(quiet=True))
 
 
 def test_priced_cost_takes_another_seed_when_a_world_starts_with_cost() -> None:

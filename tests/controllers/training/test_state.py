@@ -13,7 +13,7 @@ from ccfs.controllers.training.state import CURVE, TrainingState
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("algorithm", ["ppolag", "ppo-penalty", "trpolag"])
+@pytest.mark.parametrize("algorithm", ["ppolag", "ppo-penalty", "trpolag", "cpo"])
 def test_training_resumed_equals_training_uninterrupted(tmp_path: Path, algorithm: str) -> None:
     config = config_with(algorithm=algorithm)
     straight = fresh(config)
