@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,9 +25,11 @@ from ccfs.results.verify import verify
 from ccfs.runs.store import Store
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
+RESULTS, PILOTS = HERE / "results", HERE / "pilots"
 BUDGET = 0.02
 COST_BUDGETS = (0.0, 0.02, 0.1)
+RETURN_RANGE, RETURN_LIMITS = (-10.0, 50.0), (-2.0, 0.0, 2.0)
+"""What a return is cut to: the least is a robot that runs ten metres away, the greatest a goal in every ten steps."""
 
 
 def keep(run: Path, name: str, command: str) -> Path:
@@ -53,26 +55,58 @@ def keep(run: Path, name: str, command: str) -> Path:
     (folder / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if not protocol.stop.cost:  # whole episodes: their total cost is worth a study
         (folder / "costs.json").write_bytes(costs(name).to_bytes())
+        (folder / "returns.json").write_bytes(returns(name).to_bytes())
     (folder / "table.md").write_text(tables(lines(name), protocol), encoding="utf-8")
     seal(folder)
     return folder
 
 
+def keep_tuning(tuned: Path, name: str) -> None:
+    """Keep the record of `ccfs tune` and the trial lines of its pilots as pilots/NAME.json and pilots/NAME.parquet."""
+    record = (tuned / "tuning.json").read_bytes()
+    stores = [Store(folder) for folder in sorted((tuned / "pilots").glob("*/*"))]
+    tables = []
+    for store in stores:
+        protocol = store.protocol()
+        refuse_missing_trials(store, protocol)
+        found = trial_lines(store, protocol)
+        tables.append(found.append_column("protocol", pa.array([protocol.hash] * len(found))))
+    (PILOTS / f"{name}.json").write_bytes(record)
+    (PILOTS / f"{name}.parquet").write_bytes(parquet_bytes(pa.concat_tables(tables)))
+
+
 def costs(name: str) -> RunTotals:
     """Return the certified total costs of a kept run, from its trial lines. Every step of these runs cost 0 or 1."""
-    protocol, found = stored_protocol(name), lines(name).to_pylist()
+    protocol = stored_protocol(name)
     ceiling = float(protocol.horizon)
-    nominal = [line for line in found if line["attack"] == "nominal"]
-    totals = {
-        arm.name: [
-            [line["total_cost"] if (line["outcome"], line["steps"]) == ("horizon", protocol.horizon) else ceiling]
-            for line in nominal
-            if f"{line['controller']}/{line['schedule']}" == arm.name
-        ]
-        for arm in protocol.arms
-    }
-    study = certify_study(protocol, Total.COST, totals, lowest=0.0, highest=ceiling, is_range_given=False)
+
+    def total(line: dict[str, object]) -> object:
+        is_whole = (line["outcome"], line["steps"]) == ("horizon", protocol.horizon)
+        return line["total_cost"] if is_whole else ceiling
+
+    study = certify_study(protocol, Total.COST, _totals(name, total), lowest=0.0, highest=ceiling, is_range_given=False)
     return run_totals(study, COST_BUDGETS, default_limits(study), of=protocol.hash)
+
+
+def returns(name: str) -> RunTotals:
+    """Return the certified returns of a kept run, from its trial lines. A return is cut to the declared range."""
+    protocol, (least, most) = stored_protocol(name), RETURN_RANGE
+
+    def total(line: dict[str, object]) -> float:
+        is_whole = (line["outcome"], line["steps"]) == ("horizon", protocol.horizon)
+        return min(max(float(str(line["total_reward"])), least), most) if is_whole else least
+
+    study = certify_study(protocol, Total.RETURN, _totals(name, total), lowest=least, highest=most, is_range_given=True)
+    return run_totals(study, COST_BUDGETS, RETURN_LIMITS, of=protocol.hash)
+
+
+def _totals(name: str, total: Callable[[dict[str, object]], object]) -> dict[str, list[list[float]]]:
+    """Return the total of each nominal trial, by arm, one stratum each."""
+    nominal = [line for line in lines(name).to_pylist() if line["attack"] == "nominal"]
+    return {
+        arm.name: [[total(line)] for line in nominal if f"{line['controller']}/{line['schedule']}" == arm.name]
+        for arm in stored_protocol(name).arms
+    }
 
 
 def seal(folder: Path) -> None:
@@ -141,9 +175,13 @@ def _table(table: pa.Table, protocol: Protocol, event: str) -> str:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--costs"] and len(sys.argv) == 3:  # again from the kept lines
         (RESULTS / sys.argv[2] / "costs.json").write_bytes(costs(sys.argv[2]).to_bytes())
+        (RESULTS / sys.argv[2] / "returns.json").write_bytes(returns(sys.argv[2]).to_bytes())
         seal(RESULTS / sys.argv[2])
         raise SystemExit
+    if sys.argv[1:2] == ["--tuning"] and len(sys.argv) == 4:
+        keep_tuning(Path(sys.argv[2]), sys.argv[3])
+        raise SystemExit
     if len(sys.argv) != 3:
-        raise SystemExit("usage: python experiments/goal2/records.py RUN NAME, or --costs NAME")
+        raise SystemExit("usage: python experiments/goal2/records.py RUN NAME, --costs NAME, or --tuning FOLDER NAME")
     study = "goal2" if sys.argv[2] == "table" else f"goal2-{sys.argv[2]}"
     print(keep(Path(sys.argv[1]), sys.argv[2], f"ccfs study run {study} -o {sys.argv[1]}"))

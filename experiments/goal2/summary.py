@@ -25,10 +25,12 @@ from ccfs.certificates.bounds import Bound
 from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.certificates.stratified import StratifiedCertificate
 from ccfs.certificates.trajectory import TrajectoryCertificate, certify_event
+from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Arm, Protocol
 from ccfs.protocol.tables import BlockSpec
 from ccfs.report.figures import interval
 from ccfs.results.table import TableRow, heads
+from ccfs.study.tune import Tuning
 
 HERE = records.HERE
 PALETTE = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.RED, figures.GREY, figures.INK)
@@ -49,6 +51,8 @@ TITLES = {
     "abstaining": "Agent C1 without a fallback: it abstains",
     "families": "Agent C1 under named disturbances: a bias and a gain error of both motors",
     "scores": "Agent C1 under three shift rules: scored on nominal trials, and really run",
+    "law": "The agents for the law of reset seeds, at two scales of noise",
+    "pilot": "The paper's pilot as a pilot of its own: 16 reset seeds, two events",
 }
 
 
@@ -195,6 +199,20 @@ def costs() -> Iterator[str]:
             lowers = [lower_text(value, 3) for value in found["probability"][i]]
             uppers = [upper_text(found[key][i], 1) for key in ("expected", "quantile", "cvar")]
             yield cells(arm, f"{budget:g}", *lowers, *uppers)
+    yield ""
+    yield from returns()
+
+
+def returns() -> Iterator[str]:
+    """Yield the certified return of the same episodes: observed mean, expectation and distribution."""
+    study = json.loads((records.RESULTS / "costs" / "returns.json").read_text(encoding="utf-8"))
+    yield cells("arm", "B", "expected return at least", *(f"P(return >= {at:g})" for at in study["limits"]))
+    yield cells(*["---"] * (3 + len(study["limits"])))
+    for arm, found in study["arms"].items():
+        yield cells(arm, "observed", f"mean {found['observed_mean']:.2f}", *[""] * len(study["limits"]))
+        for i, budget in enumerate(study["budgets"]):
+            lowers = [lower_text(value, 3) for value in found["probability"][i]]
+            yield cells(arm, f"{budget:g}", lower_text(found["expected"][i], 2), *lowers)
 
 
 def strata(name: str) -> Iterator[str]:
@@ -265,14 +283,54 @@ def scores() -> Iterator[str]:
 
 def observation() -> Iterator[str]:
     """Yield the observation budgets."""
-    with (HERE / "observation.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows("observation.csv")
     yield cells("results", "arm", "error in", "B_cert", "Lipschitz bound", "eta")
     yield cells(*["---"] * 6)
     for row in rows:
         budget, eta = (lower_text(float(row[key]), 5) if row[key] else "–" for key in ("budget", "eta"))
         constant = upper_text(float(row["lipschitz"]), 2)
         yield cells(row["results"], row["arm"], row["coordinates"], budget, constant, eta)
+
+
+def disturbances() -> Iterator[str]:
+    """Yield what is certified for each arm under the disturbances that an engineer names."""
+    yield cells("results", "arm", "event", "under every", "of at most", "mu", "by weights", "by the count")
+    yield cells(*["---"] * 8)
+    for row in _rows("disturbances.csv"):
+        lower, alone = (lower_text(float(row[key]), 3) if row[key] else "–" for key in ("lower", "count alone"))
+        names = [row[key] for key in ("results", "arm", "event", "disturbance", "at most", "size")]
+        yield cells(*names, lower, alone)
+
+
+def tightness() -> Iterator[str]:
+    """Yield how much each adversary took away, with a 95% interval, and the share of what the theorem allows."""
+    yield cells("results", "arm", "adversary", "B", "trials", "nominal", "drop", "95% interval", "allowed", "share, %")
+    yield cells(*["---"] * 10)
+    for row in _rows("tightness.csv"):
+        drop, low, high, allowed = (float(row[key]) for key in ("drop", "lower", "upper", "allowed"))
+        names = [row[key] for key in ("results", "arm", "adversary", "budget", "trials")]
+        share = f"{100 * drop / allowed:.0f} ({100 * low / allowed:.0f} to {100 * high / allowed:.0f})"
+        numbers = (f"{float(row['nominal']):.3f}", f"{drop:.3f}", f"{low:.3f} to {high:.3f}", f"{allowed:.3f}")
+        yield cells(*names, *numbers, share)
+
+
+def sigma() -> Iterator[str]:
+    """Yield the pilot that chose the larger scale: counts of each agent, and the forecast of the weakest."""
+    record = Tuning.from_bytes((records.PILOTS / "sigma.json").read_bytes(), where="sigma.json")
+    lines = read_parquet((records.PILOTS / "sigma.parquet").read_bytes()).to_pylist()
+    agents = sorted({line["controller"] for line in lines})
+    yield cells("sigma", *(f"{agent}, of {record.settings[0].trials}" for agent in agents), "forecast B", "chosen")
+    yield cells(*["---"] * (3 + len(agents)))
+    for setting in record.settings:
+        mine = [line for line in lines if line["protocol"] in setting.pilots and line[f"in {record.event}"]]
+        counts = [sum(line["controller"] == agent for line in mine) for agent in agents]
+        (value,) = setting.values.values()
+        yield cells(value, *counts, f"{setting.expected:.4f}", "yes" if setting.name == record.chosen else "")
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (HERE / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def tables(name: str) -> Iterator[str]:
@@ -294,6 +352,21 @@ WRITERS = {
     "scores": lambda _: scores(),
 }
 """How each kept run is shown. The others are shown as tables."""
+EXTRA = {
+    "Observation error seen by the controller only": observation,
+    "Named disturbances of every arm, from traces that were there": disturbances,
+    "How much of the allowed drop adversaries realise": tightness,
+    "The pilot of the larger scale of noise": sigma,
+}
+"""What is shown from files beside the kept runs."""
+
+
+def where(protocol: Protocol) -> str:
+    """Return which reset seeds a protocol has, in words."""
+    seeds = protocol.trials.seeds
+    if seeds is None:
+        return f"{protocol.trials.initial_law} draws of the reset seed for each arm"
+    return f"reset seeds {seeds[0]:,} to {seeds[-1]:,}"
 
 
 def sections() -> Iterator[str]:
@@ -304,16 +377,15 @@ def sections() -> Iterator[str]:
         protocol = records.stored_protocol(name)
         yield f"## {TITLES[name]}"
         claim = f"delta {protocol.claim.delta:g} over {protocol.family} claims, target {protocol.claim.target:g}"
-        span = f"{protocol.trials.seeds[0]:,} to {protocol.trials.seeds[-1]:,}" if protocol.trials.seeds else ""
-        yield f"Protocol `{protocol.hash[:16]}`, reset seeds {span}, {claim}."
+        yield f"Protocol `{protocol.hash[:16]}`, {where(protocol)}, {claim}."
         yield "\n".join(WRITERS.get(name, tables)(name))
         if name != "ablation":
             yield "\n".join(who_acted(name))
         if protocol.attacks and name != "table":
             yield "\n".join(under_attack(name))
-    if (HERE / "observation.csv").is_file():
-        yield "## Observation error seen by the controller only"
-        yield "\n".join(observation())
+    for title, writer in EXTRA.items():
+        yield f"## {title}"
+        yield "\n".join(writer())
 
 
 def draw_curves(name: str, path: Path) -> None:
@@ -385,7 +457,7 @@ def main() -> None:
     """Write everything."""
     (HERE / "RESULTS.md").write_text(text(), encoding="utf-8")
     for name in kept():
-        if name not in ("ablation", "costs"):
+        if name not in ("ablation", "costs", "pilot"):
             draw = draw_attacks if name in ("attacks", "navigator") else draw_curves
             draw(name, HERE / "figures" / f"{name}.png")
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pytest
 from stored_studies import EXPERIMENTS
 
 from ccfs.certificates.bounds import Bound
+from ccfs.certificates.schedule import Stage
 from ccfs.certificates.stratified import StratifiedCertificate
+from ccfs.certificates.trajectory import certify_event
 from ccfs.controllers import zoo
+from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import load_protocol
 from ccfs.report.figures import interval
 from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 from ccfs.runs.store import Store
+from ccfs.study.tune import load_tuning
 
 pytestmark = pytest.mark.slow
 FOLDER = EXPERIMENTS / "goal2"
 sys.path.insert(0, str(FOLDER))
-records, seeds, summary = (importlib.import_module(name) for name in ("records", "seeds", "summary"))
+NAMES = ("records", "seeds", "summary", "disturbances", "tightness")
+records, seeds, summary, disturbances, tightness = (importlib.import_module(name) for name in NAMES)
 KEPT = sorted(path.name for path in (FOLDER / "results").iterdir())
 FILES = {"table": "protocol"}
 
@@ -76,12 +84,16 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
     protocol = records.stored_protocol(name)
     documents = list(certificates(name))
     assert len(documents) + len(list(records.stored_families(name))) == protocol.claims
-    seeds_of_cohort = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
     for document in documents:
         assert document.protocol == protocol.hash
         lines = lines_of(name, document)
         nominal = [line for line in lines if line["attack"] == "nominal"]
-        assert [line["reset_seed"] for line in nominal] == seeds_of_cohort
+        arm = next(arm for arm in protocol.arms if arm.name == document.arm)
+        if protocol.trials.seeds is None:
+            declared = [protocol.streams(arm, trial).reset_seed for trial in range(protocol.trials.count)]
+        else:
+            declared = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
+        assert [line["reset_seed"] for line in nominal] == declared
         inside = sum(line[f"in {document.event}"] for line in nominal)
         assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
         if isinstance(document.trajectory, StratifiedCertificate):
@@ -115,10 +127,59 @@ def test_results_page_and_tables_are_rederived_from_the_trial_lines():
         assert made == (records.RESULTS / name / "table.md").read_text(encoding="utf-8")
 
 
+NUMBER = re.compile(r"(?<![\w.^])-?\d*\.\d+")
+HISTORY = {"1.72", "48.2", "73.7", "70.5"}
+"""Millions of training steps of an earlier agent, and the first edition's expected costs."""
+
+
+def further_numbers():
+    """Yield what the page has from other kept files, or as a ratio of two numbers."""
+    million = json.loads((EXPERIMENTS / "million" / "million.json").read_text(encoding="utf-8"))
+    yield million["p_lower"]
+    yield certify_event(
+        million["successes"],
+        million["trials"],
+        delta=0.001,
+        family=1,
+        target=0.99,
+        schedule=load_protocol(EXPERIMENTS / "million" / "protocol.toml").arms[0].schedule.plan,
+        bound=Bound.CLOPPER_PEARSON,
+        event="passes",
+    ).budget
+    (navigator,) = certificates("navigator")
+    yield navigator.trajectory.p_lower
+    protocol = records.stored_protocol("strata")
+    budgets = [row.certificate.budget for row in records.rows(records.lines("strata"), protocol, "no-cost-until-goal")]
+    yield max(budgets) / min(budgets)
+    yield from (attacked.successes / attacked.trials for _, attacked in records.scored_and_run("scores"))
+    for name in ("families", "strata"):
+        table = read_parquet((tightness.WEIGHTS / f"{name}.parquet").read_bytes())
+        yield from (table[part][0].as_py() for part in table.column_names if part.endswith("where fitted"))
+    yield float(records.stored_protocol("table").arms[0].schedule.plan.blocks(Stage.ACTION)[0].resolved(2).charge)
+
+
+def test_decimals_on_the_page_of_the_study_are_those_of_the_kept_results():
+    """Up to rounding in the last digit. Numbers with a percent sign may be a hundred times a result."""
+    page = re.sub(r"\]\([^)]*\)|`[^`]*`", "", (FOLDER.parents[1] / "docs" / "goal2.md").read_text(encoding="utf-8"))
+    files = [FOLDER / "RESULTS.md", FOLDER / "paper.csv", *FOLDER.glob("*.toml"), FOLDER / "pilots" / "sigma.toml"]
+    known = {Decimal(found) for path in files for found in NUMBER.findall(path.read_text(encoding="utf-8"))}
+    known |= {100 * number for number in known} | {Decimal(repr(number)) for number in further_numbers()}
+
+    def is_known(text):
+        number = Decimal(text)
+        return any(abs(found - number) < Decimal(1).scaleb(number.as_tuple().exponent) for found in known)
+
+    shown = set(NUMBER.findall(page)) - HISTORY
+    assert len(shown) > 150
+    assert [text for text in sorted(shown) if not is_known(text)] == []
+    assert not is_known("0.9137")
+
+
 def test_no_certified_seed_was_used_for_anything_else():
     assert seeds.overlaps() == []
     assert seeds.stray_development_seeds() == []
-    assert sum(name.startswith("cohort") for name in seeds.spans()) == len(list(FOLDER.glob("*.toml")))
+    cohorts = [path for path in FOLDER.glob("*.toml") if load_protocol(path).trials.seeds is not None]
+    assert sum(name.startswith("cohort") for name in seeds.spans()) == len(cohorts) > 10
 
 
 def test_cost_study_is_rederived_from_the_trial_lines():
@@ -140,9 +201,114 @@ def test_cost_study_is_rederived_from_the_trial_lines():
         assert found["expected"] == sorted(found["expected"])  # grows with the budget
 
 
-def test_observation_budgets_are_rederived_for_one_arm():
-    import csv
+def test_expected_cost_without_shift_is_at_least_a_quarter_below_the_first_edition():
+    """What its page had: 48.2, 73.7 and 70.5, on its own seeds and by its own bound."""
+    study = json.loads((records.RESULTS / "costs" / "costs.json").read_text(encoding="utf-8"))
+    for found, first in zip(study["arms"].values(), (48.2, 73.7, 70.5), strict=True):
+        assert found["expected"][0] <= 0.75 * first
 
+
+def test_returns_are_rederived_from_the_trial_lines():
+    content = (records.RESULTS / "costs" / "returns.json").read_bytes()
+    assert records.returns("costs").to_bytes() == content
+    study = json.loads(content)
+    for name, found in study["arms"].items():
+        totals = [line["total_reward"] for line in records.lines("costs").to_pylist() if line["controller"] in name]
+        assert found["observed_mean"] == pytest.approx(np.mean(totals))  # so none was cut
+        assert found["expected"] == sorted(found["expected"], reverse=True)
+        assert found["expected"][0] < found["observed_mean"]
+
+
+def test_pilot_of_the_scale_is_counted_again_from_its_trial_lines():
+    record = json.loads((records.PILOTS / "sigma.json").read_text(encoding="utf-8"))
+    lines = read_parquet((records.PILOTS / "sigma.parquet").read_bytes()).to_pylist()
+    made = load_tuning(records.PILOTS / "sigma.toml")
+    assert record["base"] == made.base.hash
+    for setting in record["settings"]:
+        (pilot,) = setting["pilots"]
+        mine = [line for line in lines if line["protocol"] == pilot]
+        inside = [line["controller"] for line in mine if line["in no-cost-until-goal"]]
+        counts = [inside.count(agent) for agent in ("C1", "C2", "C3")]
+        assert len(mine) == 3 * setting["trials"]
+        assert min(counts) == setting["successes"]
+        assert made.pilot(setting["values"], setting["name"], 0).hash == pilot
+    best = max(record["settings"], key=lambda setting: setting["expected"])
+    assert (best["name"], best["values"]["schedules.wide.action.sigma"]) == (record["chosen"], 1.0)
+    law = load_protocol(FOLDER / "law.toml")
+    assert {used.protocol for used in law.trials.used_before} == {s["pilots"][0] for s in record["settings"]}
+
+
+def test_kept_weights_are_those_of_the_certificates_that_were_declared_before():
+    """The bias and gain certificates of the families study have S and Q of the same trials, by another way."""
+    kept = disturbances.weights_of("families", "C1/one")
+    for document in records.stored_families("families"):
+        key = document.disturbance.features
+        for line, score, energy in zip(kept, document.claim.scores, document.claim.energies, strict=True):
+            assert (line[f"{key} S0"], line[f"{key} S1"]) == score
+            assert ((line[f"{key} Q0"], 0.0), (0.0, line[f"{key} Q1"])) == energy
+
+
+def test_named_disturbances_are_certified_again_from_kept_weights_and_trial_lines():
+    with disturbances.TABLE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    arms = [(name, arm) for name, arms in disturbances.ARMS.items() for arm in arms]
+    shown = len(disturbances.NAMED) * len(disturbances.SIZES)
+    assert [(row["results"], row["arm"]) for row in rows] == [pair for pair in arms for _ in range(shown)]
+    for name, arm in arms:
+        lines = [line for line in records.lines(name).to_pylist() if line["attack"] == "nominal"]
+        mine = [line for line in lines if f"{line['controller']}/{line['schedule']}" == arm]
+        for row in rows:
+            if (row["results"], row["arm"]) == (name, arm):
+                counts = (len(mine), sum(line[f"in {row['event']}"] for line in mine))
+                assert (int(row["trials"]), int(row["in the event"])) == counts
+    few = [row for row in rows if (row["results"], row["arm"], row["size"]) == ("attacks", "C2/one", "0.5")]
+    assert len(few) == len(disturbances.NAMED)
+    (arm,) = (arm for arm in records.stored_protocol("attacks").arms if arm.name == "C2/one")
+    for row, named in zip(few, disturbances.NAMED, strict=True):
+        made, alone = disturbances.certified("attacks", arm, row["event"], named, 0.5)
+        assert (repr(made.lower), repr(alone), f"{made.box[0][1]:g}") == (
+            row["lower"],
+            row["count alone"],
+            row["at most"],
+        )
+
+
+def test_shares_of_the_allowed_drop_are_rederived_from_kept_lines_and_weights():
+    with tightness.TABLE.open(newline="", encoding="utf-8") as file:
+        rows = [tuple(row) for row in csv.reader(file)]
+    assert rows == [tightness.HEADS, *tightness.run_lines(), *tightness.fitted_lines()]
+    for name in ("families", "strata"):
+        table = read_parquet((tightness.WEIGHTS / f"{name}.parquet").read_bytes())
+        lines = {line["trial"]: line["in no-cost-until-goal"] for line in tightness.nominal(name, tightness.ARM)}
+        assert [lines[trial] for trial in table["trial"].to_pylist()] == table["held"].to_pylist()
+    for row in rows[1:]:
+        drop, low, high, allowed = map(float, row[6:])
+        assert low <= drop <= high
+        assert high < allowed  # nobody comes near the bound
+
+
+def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
+    (late,) = (line for line in records.lines("ladder").to_pylist() if not line["in goal-before-cost"])
+    assert (late["reset_seed"], late["outcome"], late["first_cost_step"]) == (5_900_322, "horizon", None)
+    seen = importlib.import_module("late").goal_distances()
+    assert len(seen) == late["steps"] == 500
+    assert seen[:70] == [3.0] * 70  # out of sight
+    assert min(seen[:250]) < 1.2
+    assert max(seen[300:400]) == 3.0  # it went away again
+    assert 0.8 < seen[-1] < 0.9
+
+
+def test_layout_of_the_late_trial_is_hard_with_other_noise_too():
+    late = importlib.import_module("late")
+    with late.TABLE.open(newline="", encoding="utf-8") as file:
+        rows = [tuple(row) for row in csv.reader(file)]
+    assert rows[0] == late.HEADS
+    assert [int(row[0]) for row in rows[1:]] == list(late.SEEDS)
+    assert late.line(late.SEEDS[0]) == rows[1]
+    assert [row[2] for row in rows[1:]].count("horizon") == 5
+
+
+def test_observation_budgets_are_rederived_for_one_arm():
     from ccfs.controllers.lipschitz import lipschitz_upper, observation_budget
 
     with (FOLDER / "observation.csv").open(newline="", encoding="utf-8") as file:
@@ -170,6 +336,15 @@ def test_an_agent_without_navigator_or_map_is_certified_for_at_least_0_3():
     budgets = [c.trajectory.budget for c in certificates("agents") if c.event == "no-cost-until-goal"]
     assert len(budgets) == 3
     assert min(budgets) >= 0.3
+
+
+def test_an_agent_is_certified_for_at_least_0_3_for_the_law_of_layouts_too():
+    """The aim that was set before the first trial. Each arm has draws of its own."""
+    budgets = {c.arm: c.trajectory.budget for c in certificates("law")}
+    assert max(budgets.values()) >= 0.3
+    drawn = [line["reset_seed"] for line in records.lines("law").to_pylist()]
+    assert len(budgets) == 6
+    assert len(set(drawn)) > 0.99 * len(drawn)
 
 
 def test_named_bias_is_certified_for_four_times_what_the_count_gives():
