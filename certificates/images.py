@@ -153,7 +153,10 @@ def verdict(
     if rule in _CONDITIONAL and proof is None:
         raise ValueError(f"{rule.value} needs a covariance proof, and this filter carries none. Use a joint rule.")
     if rule is Rule.UNFILTERED and (selection.rejected or estimation.rejected):
-        raise ValueError("the unfiltered rule needs counts without rejections. Count with `NoFilter`.")
+        raise ValueError(
+            f"the unfiltered rule needs counts without rejections, got {selection.rejected + estimation.rejected}. "
+            "Count with `NoFilter`. Without a filter those copies are rejected whose logits are not all finite numbers."
+        )
     chooser = estimation if rule is Rule.SINGLE_BATCH else selection
     if sum(chooser.retained) == 0:
         return Verdict(rule=rule, selected=None, radius=0.0)

@@ -18,13 +18,18 @@ from ccfs.cli.shared import (
     cluster_or,
     exit_unless,
     interruptible,
+    list_image_parts,
     progress_bar,
 )
 from ccfs.files.terminal import echo
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
+    from ccfs.images.attack import SearchPlan
+    from ccfs.images.endpoints import Claim, Endpoint
     from ccfs.images.summary import Line
 
 __all__ = ["app"]
@@ -35,7 +40,21 @@ _CONTINUES = "Finished images are kept. The same command continues."
 _Run = Annotated[Path, typer.Argument(help="Folder of a run, as `ccfs image certify` wrote it.")]
 _Delta = Annotated[float, typer.Option(help="Failure probability per image and certificate.")]
 _Threads = Annotated[int, typer.Option(help="Torch threads. One is fastest beside other work.")]
-_Trust = Annotated[bool, typer.Option("--trust", help="Run code that the run names, such as its network's.")]
+_Trust = Annotated[
+    bool, typer.Option("--trust", help="Load what the run names, such as its network's code. It is listed first.")
+]
+_Gradients = Annotated[
+    str | None,
+    typer.Option(help="Another network that leads the search of one without gradients: as --model of certify."),
+]
+_Members = Annotated[int, typer.Option(help="Size of the cohort. The confirmations share delta among so many.")]
+_Salt = Annotated[str, typer.Option(help="Text that decides the ranking of the images.")]
+_Restarts = Annotated[int, typer.Option(help="Searches per image (paper: 4).")]
+_Steps = Annotated[int, typer.Option(help="Gradient steps per search (paper: 150).")]
+_Proposals = Annotated[int, typer.Option(help="Proposals per step (paper: 256).")]
+_Screen = Annotated[int, typer.Option(help="Proposals per screen (paper: 50000).")]
+_Confirmation = Annotated[int, typer.Option(help="Proposals per endpoint (paper: 250000).")]
+_SALT = "ccfs-endpoint-cohort-1"
 _Batch = Annotated[int, typer.Option(help="Proposals per model call. It does not change any count.")]
 
 
@@ -217,19 +236,14 @@ def fit_band_file(
 @app.command()
 def attack(
     run_folder: _Run,
-    members: Annotated[
-        int, typer.Option(help="Size of the cohort. The confirmations share delta among so many.")
-    ] = 128,
-    salt: Annotated[str, typer.Option(help="Text that decides the ranking of the images.")] = "ccfs-endpoint-cohort-1",
-    restarts: Annotated[int, typer.Option(help="Searches per image (paper: 4).")] = 2,
-    steps: Annotated[int, typer.Option(help="Gradient steps per search (paper: 150).")] = 30,
-    proposals: Annotated[int, typer.Option(help="Proposals per step (paper: 256).")] = 48,
-    screen: Annotated[int, typer.Option(help="Proposals per screen (paper: 50000).")] = 1000,
-    confirmation: Annotated[int, typer.Option(help="Proposals per endpoint (paper: 250000).")] = 20_000,
-    gradients: Annotated[
-        str | None,
-        typer.Option(help="Another network that leads the search of one without gradients: as --model of certify."),
-    ] = None,
+    members: _Members = 128,
+    salt: _Salt = _SALT,
+    restarts: _Restarts = 2,
+    steps: _Steps = 30,
+    proposals: _Proposals = 48,
+    screen: _Screen = 1000,
+    confirmation: _Confirmation = 20_000,
+    gradients: _Gradients = None,
     delta: _Delta = 0.001,
     batch_size: _Batch = 250,
     threads: _Threads = 1,
@@ -242,52 +256,26 @@ def attack(
     from rich.console import Console
 
     from ccfs.certificates.rounding import lower_text, upper_text
-    from ccfs.images.attack import SearchPlan, cohort
-    from ccfs.images.endpoints import AttackPlan, attack_cohort, inside_sound_radius
-    from ccfs.images.folder import read_table
-    from ccfs.images.networks import load_model
+    from ccfs.images.attack import SearchPlan
+    from ccfs.images.endpoints import inside_sound_radius
 
     console = Console()
-    run, table = read_table(run_folder)
-    asked = run.asked
-    if asked is None:
-        raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
-    _refuse_untrusted(run_folder, asked.foreign, trust=trust)
-    if asked.filter != "confidence" or not asked.threshold:
-        raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
-    _use_threads(threads)
-    counted = sorted(row.index for row in table.variant(run.variant))
-    chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
-    plan = AttackPlan(
-        search=SearchPlan(
-            restarts=restarts,
-            steps=steps,
-            proposals=proposals,
-            screen=screen,
-            threshold=asked.threshold,
-            ranking="drawn",
-        ),
-        variant=run.variant,
-        members=members,
-        confirmation=confirmation,
-        delta=delta,
-        seed=run.key.seed,
+    plan = SearchPlan(
+        restarts=restarts, steps=steps, proposals=proposals, screen=screen, threshold=0.0, ranking="drawn"
     )
-    # The 8-bit network has no gradients. Its float form leads the search, and the 8-bit one is counted.
-    leader = load_model(gradients) if gradients is not None else asked.float_form() if asked.int8 else None
-    with interruptible(_CONTINUES), progress_bar("attack", len(chosen), "images") as advance:
-        endpoints = attack_cohort(
-            asked.model_of(),
-            asked.image_set(),
-            table,
-            chosen,
-            plan,
-            batch_size=batch_size,
-            folder=run_folder / "attack",
-            declared=asked.declared,
-            gradients=leader,
-            progress=advance,
-        )
+    endpoints = _attacked(
+        run_folder,
+        plan,
+        None,
+        members=members,
+        salt=salt,
+        confirmation=confirmation,
+        gradients=gradients,
+        delta=delta,
+        batch_size=batch_size,
+        threads=threads,
+        trust=trust,
+    )
     verified = [endpoint for endpoint in endpoints if endpoint.is_verified]
     broken = inside_sound_radius(endpoints)
     for item in verified:
@@ -298,6 +286,69 @@ def attack(
         )
     console.print(f"{len(verified)} verified label changes inside substituted radii, {len(broken)} inside sound radii")
     exit_unless(not broken)
+
+
+def _attacked(
+    run_folder: Path,
+    search: SearchPlan,
+    claims: Mapping[int, Claim] | None,
+    *,
+    members: int,
+    salt: str,
+    confirmation: int,
+    gradients: str | None,
+    delta: float,
+    batch_size: int,
+    threads: int,
+    trust: bool,
+) -> tuple[Endpoint, ...]:
+    """Attack the substituted radii of a run, or the radii that another program printed for its images."""
+    from ccfs.images.attack import cohort
+    from ccfs.images.endpoints import AttackPlan, attack_cohort, claims_digest
+    from ccfs.images.folder import read_table
+    from ccfs.images.networks import load_model
+
+    run, table = read_table(run_folder)
+    asked = run.asked
+    if asked is None:
+        raise ValueError(f"{run_folder} was counted by a Python program. Use `ccfs.images.endpoints.attack_cohort`.")
+    _refuse_untrusted(run_folder, asked.foreign, trust=trust)
+    if trust:
+        list_image_parts(asked)
+    if asked.filter == "band" or (claims is None and (asked.filter != "confidence" or not asked.threshold)):
+        raise ValueError("the attack needs the confidence filter. Certify with --filter confidence first.")
+    _use_threads(threads)
+    counted = sorted(row.index for row in table.variant(run.variant) if claims is None or row.index in claims)
+    if not counted:
+        raise ValueError(f"{run_folder} must have an image with a positive radius in the log. It has none.")
+    chosen = [counted[place] for place in cohort(len(counted), min(members, len(counted)), salt)]
+    threshold = asked.threshold if asked.filter == "confidence" else 0.0
+    plan = AttackPlan(
+        search=search.model_copy(update={"threshold": threshold}),
+        variant=run.variant,
+        members=members,
+        confirmation=confirmation,
+        delta=delta,
+        seed=run.key.seed,
+    )
+    # The 8-bit network has no gradients. Its float form leads the search, and the 8-bit one is counted.
+    leader = load_model(gradients) if gradients is not None else asked.float_form() if asked.int8 else None
+    picked = None if claims is None else {index: claims[index] for index in chosen}
+    name = "attack" if picked is None else f"printed-{claims_digest(picked)[:12]}"
+    with interruptible(_CONTINUES), progress_bar("attack", len(chosen), "images") as advance:
+        return attack_cohort(
+            asked.model_of(),
+            asked.image_set(),
+            table,
+            chosen,
+            plan,
+            batch_size=batch_size,
+            folder=run_folder / name,
+            declared=asked.declared,
+            gradients=leader,
+            claims=picked,
+            progress=advance,
+        )
 
 
 @app.command()
@@ -313,6 +364,8 @@ def report(
 
     asked = read_run(run_folder).asked
     _refuse_untrusted(run_folder, () if asked is None else asked.foreign_images, trust=trust)
+    if trust:
+        list_image_parts(asked)
     echo(f"Report: {write_report(run_folder, delta=delta, rows=rows)}")
 
 
@@ -362,17 +415,36 @@ def audit(
     delta: Annotated[float, typer.Option(help="Failure probability per image (Cohen's alpha).")] = 0.001,
     filtered: Annotated[bool, typer.Option("--filtered", help="The classifier discarded some noisy copies.")] = False,
     rows: Annotated[int, typer.Option(help="Number of images to print.")] = 20,
+    search: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run of `ccfs image certify` with the log's network, filter and images. Search there for label "
+            "changes inside the printed radii."
+        ),
+    ] = None,
+    members: _Members = 128,
+    salt: _Salt = _SALT,
+    restarts: _Restarts = 4,
+    steps: _Steps = 30,
+    proposals: _Proposals = 48,
+    screen: _Screen = 1000,
+    confirmation: _Confirmation = 20_000,
+    gradients: _Gradients = None,
+    batch_size: _Batch = 250,
+    threads: _Threads = 1,
     replay: Annotated[int, typer.Option(help="For a run: number of images to count again.")] = 1,
     trust: _Trust = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say what the radii that another program printed are worth, or audit a run of ours.
 
-    Exit code 1: a radius is larger than what follows, or the run has a fault. Exit code 3: there is no fault, but
-    something was not checked.
+    With --search it also looks for label changes inside the printed radii. Exit code 1: a radius is larger than what
+    follows, a label change is inside one, or the run has a fault. Exit code 3: there is no fault, but something was
+    not checked.
     """
-    from ccfs.certificates.rounding import lower_text
-    from ccfs.images.others import assess, assessment, read_log
+    from ccfs.certificates.rounding import lower_text, upper_text
+    from ccfs.images.attack import SearchPlan
+    from ccfs.images.others import assess, assessment, claims_of, read_log
 
     if log.is_dir():
         _audit_run(log, replay=replay, trust=trust, as_json=as_json)
@@ -380,11 +452,31 @@ def audit(
     if sigma is None:
         raise ValueError("`--sigma` must be given: a log does not say its noise scale.")
     found = assess(read_log(log), sigma=sigma, delta=delta, n=n, filtered=filtered)
+    endpoints = None
+    if search is not None:
+        _refuse_other_sigma(search, sigma)
+        plan = SearchPlan(
+            restarts=restarts, steps=steps, proposals=proposals, screen=screen, threshold=0.0, ranking="drawn"
+        )
+        endpoints = _attacked(
+            search,
+            plan,
+            claims_of(found),
+            members=members,
+            salt=salt,
+            confirmation=confirmation,
+            gradients=gradients,
+            delta=delta,
+            batch_size=batch_size,
+            threads=threads,
+            trust=trust,
+        )
     over = [item for item in found if item.is_overstated]
+    changes = [item for item in endpoints or () if item.is_verified]
     if as_json:
-        made = assessment(found, sigma=sigma, delta=delta, filtered=filtered)
+        made = assessment(found, sigma=sigma, delta=delta, filtered=filtered, endpoints=endpoints)
         echo(made.to_bytes().decode().rstrip())
-        exit_unless(not over)
+        exit_unless(not over and not changes)
         return
     for item in found[:rows]:
         shown = "abstains" if item.printed is None else f"printed {item.row.radius or f'{item.printed:.4f}'}"
@@ -392,13 +484,33 @@ def audit(
         echo(f"image {item.row.index}: {shown}, worth {lower_text(item.worth)} ({item.reason}){mark}")
     lost = max((item.printed - item.worth for item in over if item.printed is not None), default=0.0)
     echo(f"{len(found)} images, {len(over)} printed radii larger than what follows, by at most {lost:.4f}.")
-    exit_unless(not over)
+    for change in changes:
+        echo(
+            f"image {change.index}: label {change.selected} changes to {change.target} at distance "
+            f"{upper_text(change.distance or 0.0)}, inside the printed radius {change.substituted_radius}"
+        )
+    if endpoints is not None:
+        inside = sum(change.distance is not None and change.distance < change.sound_radius for change in changes)
+        echo(f"{len(endpoints)} images searched, {len(changes)} label changes proved inside their printed radii.")
+        if inside:
+            echo(f"{inside} of them are inside what the log is worth: the run is of another network, or the log wrong.")
+    exit_unless(not over and not changes)
+
+
+def _refuse_other_sigma(run_folder: Path, sigma: float) -> None:
+    from ccfs.images.folder import read_run
+
+    counted = read_run(run_folder).key.sigma
+    if counted != sigma:
+        raise ValueError(f"`--search` must be a run with the noise scale of the log, {sigma}, it has {counted}.")
 
 
 def _audit_run(folder: Path, *, replay: int, trust: bool, as_json: bool) -> None:
     """Audit an image run of ours and print what was found."""
     from ccfs.images.audit import audit_images
 
+    if trust:
+        list_image_parts(folder)
     report = audit_images(folder, replay=replay, trust=trust)
     if as_json:
         echo(report.to_bytes().decode().rstrip())

@@ -14,7 +14,7 @@ from ccfs.images.certificate import FOLDER, ImageCertificate, derived
 from ccfs.images.counts import CountRow, CountTable, RecordError, read_counts
 from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
-from ccfs.images.run import provenance_of, recounted
+from ccfs.images.run import Live, provenance_of, recounted
 from ccfs.runs.host import Child, HostError
 from ccfs.runs.manifest import UNLISTED, manifest_faults
 from ccfs.runs.provenance import PROVENANCE, Provenance, differences
@@ -24,7 +24,7 @@ from ccfs.runs.store import RunError, Store
 __all__ = ["audit_images"]
 
 _SINGLE = (HEAD, PROVENANCE, COUNTS, *UNLISTED, "report.html")
-_FOLDERS = (f"{FOLDER}/", "attack/", "exports/")
+_FOLDERS = (f"{FOLDER}/", "attack/", "printed-", "exports/")
 
 
 def audit_images(
@@ -34,6 +34,7 @@ def audit_images(
     trust: bool = False,
     expected: str | None = None,
     seed: str | None = None,
+    live: Live | None = None,
 ) -> AuditReport:
     """Audit a finished image run.
 
@@ -46,6 +47,8 @@ def audit_images(
         trust: whether to load what the run names, such as the factory of its network or a folder of images.
         expected: the hash of the key that the run must have. None accepts any.
         seed: seed of the draw. None takes fresh random numbers of this machine.
+        live: network, images and filter to count again with, for a run of a Python program, which names none. Their
+            digests must be those of the run.
     """
     if replay is not None and not replay >= 0:
         raise ValueError(f"`replay` must be at least 0, got {replay}.")
@@ -69,7 +72,7 @@ def audit_images(
     notes = [*_notes(store, run, opens=opens), *signature_notes(store)] if not faults else []
     again = _Again()
     if not faults and replay != 0:
-        again = _replay(store, run, table, Draw.of(store, len(run.indices), replay, seed), trust=trust)
+        again = _replay(store, run, table, Draw.of(store, len(run.indices), replay, seed), trust=trust, live=live)
     return AuditReport(
         faults=(*faults, *again.faults),
         unchecked=again.unchecked,
@@ -114,13 +117,13 @@ def _content_faults(store: Store, run: ImageRun, table: CountTable) -> list[str]
             faults.append(f"{name}: is not part of an image run.")
         elif name.startswith(f"{FOLDER}/") and not faults:
             faults += _certificate_faults(store, name, table)
-    if store.exists("attack/endpoints.jsonl") and not faults:
+    for name in () if faults else sorted(name for name in store.files() if name.endswith("/endpoints.jsonl")):
         try:
-            head, _ = read_attack(store.path("attack/endpoints.jsonl"))
+            head, _ = read_attack(store.path(name))
             if head.counts != run.key:
-                faults.append("attack/endpoints.jsonl: belongs to another run.")
+                faults.append(f"{name}: belongs to another run.")
         except (RecordError, ValueError, TypeError) as error:
-            faults.append(f"attack/endpoints.jsonl: {error}")
+            faults.append(f"{name}: {error}")
     return faults
 
 
@@ -153,22 +156,28 @@ def _notes(store: Store, run: ImageRun, *, opens: bool) -> Iterator[str]:
         yield "report.html: only its hash was checked. `ccfs image report` writes the page again from the run."
 
 
-def _replay(store: Store, run: ImageRun, table: CountTable, draw: Draw, *, trust: bool) -> _Again:
+def _replay(store: Store, run: ImageRun, table: CountTable, draw: Draw, *, trust: bool, live: Live | None) -> _Again:
     """Count the drawn images again, and compare."""
     what, asked = "whether images have these counts", run.asked
-    if asked is None:
-        return _Again(unchecked=(f"{what}: a Python program made the run, so its network cannot be loaded here.",))
-    if asked.foreign and not trust:
+    chosen = [run.indices[place] for place in draw.chosen]
+    again: object
+    if live is not None:
+        rows = recounted(run, chosen, live=live)
+        again = rows if isinstance(rows, str) else _told(row for group in rows.values() for row in group)
+    elif asked is None:
+        told = "a Python program made the run, so its network cannot be loaded here. Use `audit_images(..., live=...)`."
+        return _Again(unchecked=(f"{what}: {told}",))
+    elif asked.foreign and not trust:
         told = f"{what}: that would load what the run names and the package does not hold."
         return _Again(unchecked=(told,), would_run=asked.foreign)
-    chosen = [run.indices[place] for place in draw.chosen]
-    child = Child(store)
-    try:
-        again = child.call(f"{__name__}:recount", indices=chosen)
-    except HostError as error:
-        return _Again(unchecked=(f"{what}: what the run names cannot be loaded here: {error}",))
-    finally:
-        child.close()
+    else:
+        child = Child(store)
+        try:
+            again = child.call(f"{__name__}:recount", indices=chosen)
+        except HostError as error:
+            return _Again(unchecked=(f"{what}: what the run names cannot be loaded here: {error}",))
+        finally:
+            child.close()
     if isinstance(again, str):
         return _Again(faults=(again,))
     stored = _told(row for row in table.rows if row.index in set(chosen))

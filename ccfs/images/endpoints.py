@@ -1,10 +1,13 @@
-"""Attack a cohort of images. Each image is one line of JSON, so an interrupted attack continues where it stopped."""
+"""Attack a cohort of images. Each image is one line of JSON, so an interrupted attack continues where it stopped.
+
+The radii that are attacked are the substituted ones of our own counts, or those that another program printed.
+"""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -13,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from ccfs.certificates.filtered import top_label
 from ccfs.certificates.images import Rule, verdict
 from ccfs.files.atomic import write_atomically
+from ccfs.files.digests import canonical_json, text_digest
 from ccfs.files.documents import OPTIONAL, Digest, Document, Table
 from ccfs.files.lock import locked
 from ccfs.files.reading import limits, read_array, read_bytes, refuse_links
@@ -32,8 +37,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AttackHead",
     "AttackPlan",
+    "Claim",
     "Endpoint",
     "attack_cohort",
+    "claims_digest",
     "inside_sound_radius",
     "read_attack",
     "shifted_center",
@@ -54,7 +61,7 @@ class AttackPlan(Table):
 class AttackHead(Document):
     """First line of `endpoints.jsonl`: the plan of the attack and the key of the counts that it started from."""
 
-    omitted: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    omitted: ClassVar[frozenset[str]] = frozenset({"gradients", "claims"})
 
     format: Literal["ccfs/image-endpoints/1"] = Field(
         default="ccfs/image-endpoints/1", description="Kind and version of this document."
@@ -67,6 +74,29 @@ class AttackHead(Document):
         "counts.",
         json_schema_extra=OPTIONAL,
     )
+    claims: Digest | None = Field(
+        default=None,
+        description="SHA-256 of the radii of another program, if these were attacked and not those of the counts.",
+        json_schema_extra=OPTIONAL,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What another program says of an image: its label does not change closer than `radius`.
+
+    `worth` is the radius that follows from its log. The label is None where the log has none. Then it is the one that
+    our selection counts give.
+    """
+
+    label: int | None
+    radius: float
+    worth: float
+
+
+def claims_digest(claims: Mapping[int, Claim]) -> str:
+    """Return a SHA-256 that names the claims."""
+    return text_digest(canonical_json({str(index): asdict(claims[index]) for index in sorted(claims)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +104,8 @@ class Endpoint:
     """What the attack found at one image. Fields from `distance` on are None unless a screen was positive.
 
     `is_changed` says that both endpoint labels are proved and differ. `is_verified` says that also the distance is
-    below a fresh lower bound on the substituted radius.
+    below a fresh lower bound on the substituted radius. Where radii of another program were attacked, these stand in
+    the place of the substituted ones, and what they are worth in that of the sound ones.
     """
 
     index: int
@@ -130,6 +161,7 @@ def attack_cohort(
     folder: Path,
     declared: str | None = None,
     gradients: Network | None = None,
+    claims: Mapping[int, Claim] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[Endpoint, ...]:
     """Search, screen and confirm at every image of the cohort whose substituted radius is positive.
@@ -145,6 +177,8 @@ def attack_cohort(
         declared: what `model` is, if it is a plain function, see `model_digest`.
         gradients: another network, whose gradients lead the search. It is for networks that have none, such as 8-bit
             ones. Screens and confirmations count `model`, so a claim needs nothing from this one.
+        claims: radii of another program to attack, one for each image of the cohort. By default the substituted radii
+            of the counts are attacked.
         progress: called with 1 after each image.
     """
     if len(cohort) > plan.members:
@@ -154,6 +188,9 @@ def attack_cohort(
     missing = [index for index in cohort if index not in rows]
     if missing:
         raise ValueError(f"`table` lacks counts of {len(missing)} images of the cohort, the first is {missing[0]}.")
+    unclaimed = [] if claims is None else [index for index in cohort if index not in claims]
+    if unclaimed:
+        raise ValueError(f"`claims` must have a radius for each image of the cohort, image {unclaimed[0]} has none.")
     if model_digest(model, declared=declared) != table.key.model_sha256:
         raise RecordError(
             "`model` is not the network of the counts: its digest differs. Attack the one that was counted."
@@ -165,7 +202,8 @@ def attack_cohort(
         for part in (model, model if gradients is None else gradients)
     )
     leader = None if gradients is None else model_digest(gradients)
-    head = AttackHead(plan=plan, counts=table.key, gradients=leader)
+    named = None if claims is None else claims_digest({index: claims[index] for index in cohort})
+    head = AttackHead(plan=plan, counts=table.key, gradients=leader, claims=named)
     if cohort:
         refuse_without_gradients(climber, images.center(cohort[0]))
     # The folder of a run is locked as a whole. An attack may also have a folder of its own.
@@ -176,7 +214,10 @@ def attack_cohort(
             for index in cohort:
                 if index not in done:
                     center = images.center(index)
-                    done[index], moved = _attacked(counter, climber, center, rows[index], ranks[index], table, plan)
+                    claim = None if claims is None else claims[index]
+                    done[index], moved = _attacked(
+                        counter, climber, center, rows[index], ranks[index], table, plan, claim
+                    )
                     # The center first: a line in the log promises that its file exists.
                     if moved is not None:
                         write_atomically(folder / "pairs" / f"{index}.npy", _npy(moved))
@@ -240,6 +281,24 @@ def _log(head: AttackHead, endpoints: Iterable[Endpoint]) -> bytes:
     return head.to_bytes() + "".join(lines).encode()
 
 
+def _start(row: CountRow, table: CountTable, plan: AttackPlan, claim: Claim | None) -> Endpoint:
+    """Return the label and the radius to attack, and the radius that no change may be inside."""
+    if claim is not None:
+        kept = row.selection.retained
+        selected = claim.label if claim.label is not None else top_label(kept) if sum(kept) else None
+        attacked, sound = claim.radius, claim.worth
+    else:
+        # The attack aims at the unsound radius. The sound one is kept to show that no change is inside it.
+        unsound, proved = (
+            verdict(rule, row.selection, row.estimation, sigma=table.key.sigma, delta=plan.delta)
+            for rule in (Rule.SUBSTITUTED, Rule.SIMULTANEOUS)
+        )
+        selected, attacked, sound = unsound.selected, unsound.radius, proved.radius
+    return Endpoint(
+        index=row.index, label=row.label, selected=selected, substituted_radius=attacked, sound_radius=sound
+    )
+
+
 def _attacked(
     counter: Counter,
     climber: Counter,
@@ -248,31 +307,22 @@ def _attacked(
     ranked: CountRow,
     table: CountTable,
     plan: AttackPlan,
+    claim: Claim | None,
 ) -> tuple[Endpoint, NDArray[np.float32] | None]:
-    sigma = table.key.sigma
-    # The attack aims at the unsound radius. The sound one is kept to show that no change is inside it.
-    unsound, sound = (
-        verdict(rule, row.selection, row.estimation, sigma=sigma, delta=plan.delta)
-        for rule in (Rule.SUBSTITUTED, Rule.SIMULTANEOUS)
-    )
-    start = Endpoint(
-        index=row.index,
-        label=row.label,
-        selected=unsound.selected,
-        substituted_radius=unsound.radius,
-        sound_radius=sound.radius,
-    )
-    if unsound.selected is None or not unsound.radius > 0.0:
+    start, sigma = _start(row, table, plan, claim), table.key.sigma
+    if start.selected is None or not start.substituted_radius > 0.0:
         return start, None
+    # Two attacks of one run must not share noise.
+    run = table.key.hash if claim is None else f"{table.key.hash} {claims_digest({row.index: claim})}"
     best = search(
         counter,
         center,
         ranked.estimation,
-        original=unsound.selected,
-        radius=unsound.radius,
+        original=start.selected,
+        radius=start.substituted_radius,
         sigma=sigma,
         plan=plan.search,
-        run=table.key.hash,
+        run=run,
         seed=plan.seed,
         index=row.index,
         climber=climber,
@@ -284,24 +334,26 @@ def _attacked(
         counter,
         center,
         best.center,
-        original=unsound.selected,
+        original=start.selected,
         changed=best.target,
         trials=plan.confirmation,
         sigma=sigma,
         delta=plan.delta,
         members=plan.members,
-        run=table.key.hash,
+        run=run,
         seed=plan.seed,
         index=row.index,
     )
+    # A printed radius is a number. A substituted one is estimated, so a fresh lower bound on it counts.
+    reach = result.radius_lower if claim is None else claim.radius
     screened |= {
         "distance": result.distance,
-        "radius_lower": result.radius_lower,
+        "radius_lower": reach,
         "nominal": result.nominal.retained,
         "shifted": result.shifted.retained,
         "nominal_error": result.nominal_error,
         "shifted_error": result.shifted_error,
         "is_changed": result.is_changed,
-        "is_verified": result.is_verified,
+        "is_verified": result.is_changed and result.distance < reach,
     }
     return Endpoint(**screened), best.center if result.is_changed else None

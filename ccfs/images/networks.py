@@ -354,7 +354,13 @@ def load_model(reference: str, *, weights: Path | None = None) -> nn.Module | Ca
             f"{reference!r}."
         )
     target = _imported(reference)
-    made = target if isinstance(target, torch.nn.Module) else target()
+    try:
+        made = target if isinstance(target, torch.nn.Module) else target()
+    except Exception as error:  # code of the user's own
+        raise ValueError(
+            f"`model` must name what can be called without arguments and gives a network. {reference!r} raised "
+            f"{type(error).__name__}: {first_sentence(error)}"
+        ) from error
     if not callable(made):
         raise TypeError(f"{reference} must give a network, got {type(made).__name__}.")
     if isinstance(made, torch.nn.Module):

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from pydantic import Field
 from scipy.special import ndtr
@@ -20,16 +20,27 @@ from ccfs.certificates.binomial import clopper_pearson_lower
 from ccfs.certificates.filtered import Abstention, certify_counts, substituted_one_sided
 from ccfs.certificates.gaussian import radius as gaussian_radius
 from ccfs.certificates.rounding import fraction_upper
-from ccfs.files.documents import Document, Table
+from ccfs.files.documents import OPTIONAL, Document, Table
 from ccfs.files.reading import RefusedFileError, read_arrays, read_bytes
 from ccfs.images.counts import RecordError
+from ccfs.images.endpoints import Claim, Endpoint
 from ccfs.images.filters import Filter, NoFilter
 from ccfs.images.smoother import FilteredSmoother
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Assessment", "AssessmentDocument", "LogRow", "Smooth", "assess", "assessment", "read_log", "wrapped"]
+__all__ = [
+    "Assessment",
+    "AssessmentDocument",
+    "LogRow",
+    "Smooth",
+    "assess",
+    "assessment",
+    "claims_of",
+    "read_log",
+    "wrapped",
+]
 
 _NAMES = {
     "index": ("idx", "index", "image", "id"),
@@ -83,8 +94,19 @@ class AssessedImage(Table):
     is_overstated: bool = Field(description="Whether more was printed than follows.")
 
 
+class ProvedChange(Table):
+    """A label change that was proved closer to an image than the radius that was printed."""
+
+    image: int = Field(description="Number of the image in the log.")
+    label: int = Field(description="Its label.")
+    changed: int = Field(description="The label at the moved image.")
+    distance: float = Field(description="Distance of the moved image, rounded up.")
+
+
 class AssessmentDocument(Document):
     """What the radii that another program printed are worth."""
+
+    omitted: ClassVar[frozenset[str]] = frozenset({"searched", "changes"})
 
     format: Literal["ccfs/image-assessment/1"] = Field(
         default="ccfs/image-assessment/1", description="Kind and version of this document."
@@ -93,10 +115,40 @@ class AssessmentDocument(Document):
     delta: float = Field(gt=0.0, lt=1.0, description="Failure probability per image.")
     is_filtered: bool = Field(description="Whether the classifier discarded some noisy copies.")
     images: tuple[AssessedImage, ...] = Field(description="One entry for each image, in the order of the log.")
+    searched: tuple[int, ...] | None = Field(
+        default=None,
+        description="Images at which label changes inside the printed radius were searched for.",
+        json_schema_extra=OPTIONAL,
+    )
+    changes: tuple[ProvedChange, ...] | None = Field(
+        default=None, description="The changes that were proved.", json_schema_extra=OPTIONAL
+    )
 
 
-def assessment(found: Sequence[Assessment], *, sigma: float, delta: float, filtered: bool) -> AssessmentDocument:
-    """Return what `assess` found as a document."""
+def claims_of(found: Sequence[Assessment]) -> dict[int, Claim]:
+    """Return the positive printed radii of a log as claims that can be attacked, by image.
+
+    Raises:
+        RecordError: an image stands in the log twice.
+    """
+    claims: dict[int, Claim] = {}
+    for item in found:
+        if item.row.index in claims:
+            raise RecordError(f"image {item.row.index} must stand in the log once, it does twice.")
+        if item.printed is not None and item.printed > 0.0:
+            claims[item.row.index] = Claim(label=item.row.selected, radius=item.printed, worth=item.worth)
+    return claims
+
+
+def assessment(
+    found: Sequence[Assessment],
+    *,
+    sigma: float,
+    delta: float,
+    filtered: bool,
+    endpoints: Sequence[Endpoint] | None = None,
+) -> AssessmentDocument:
+    """Return what `assess` found as a document, with what a search for label changes found."""
     images = tuple(
         AssessedImage(
             image=item.row.index,
@@ -107,7 +159,17 @@ def assessment(found: Sequence[Assessment], *, sigma: float, delta: float, filte
         )
         for item in found
     )
-    return AssessmentDocument(sigma=sigma, delta=delta, is_filtered=filtered, images=images)
+    searched, changes = None, None
+    if endpoints is not None:
+        searched = tuple(item.index for item in endpoints)
+        changes = tuple(
+            ProvedChange(image=item.index, label=item.selected, changed=item.target, distance=item.distance)
+            for item in endpoints
+            if item.is_verified and item.selected is not None and item.target is not None and item.distance is not None
+        )
+    return AssessmentDocument(
+        sigma=sigma, delta=delta, is_filtered=filtered, images=images, searched=searched, changes=changes
+    )
 
 
 class Smooth(Protocol):

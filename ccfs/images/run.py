@@ -40,7 +40,7 @@ from ccfs.runs.store import RunError, Store
 if TYPE_CHECKING:
     from ccfs.images.smoother import Network
 
-__all__ = ["Shard", "certify_dataset", "merge_runs", "plan", "provenance_of", "recounted", "run_key"]
+__all__ = ["Live", "Shard", "certify_dataset", "merge_runs", "plan", "provenance_of", "recounted", "run_key"]
 
 # Proposals of one image in one span, and the most proposals and images in one shard. They divide the work and change
 # no count. An interruption loses at most the shards in flight.
@@ -124,32 +124,59 @@ def _count_elsewhere(asked: str, key: str, batch_size: int, shard: Shard) -> Fil
     return _loaded(asked, key, batch_size)(shard)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The objects that a Python program counted with, to count with them again."""
+
+    model: Network
+    images: Images
+    rule: Filter
+    declared: str | None = None
+
+
 @lru_cache(maxsize=1)
 def _loaded(asked: str, expected: str, batch_size: int) -> _Counting:
     described = Asked.model_validate_json(asked)
-    model, images, rule = described.model_of(), described.image_set(), described.rule()
-    wanted = RunKey.from_bytes(expected.encode(), where="the run's key")
+    live = Live(
+        model=described.model_of(),
+        images=described.image_set(),
+        rule=described.rule(),
+        declared=described.declared,
+    )
+    return _alive(live, RunKey.from_bytes(expected.encode(), where="the run's key"), batch_size)
+
+
+def _alive(live: Live, wanted: RunKey, batch_size: int) -> _Counting:
     key = run_key(
-        model,
-        images,
-        rule,
+        live.model,
+        live.images,
+        live.rule,
         sigma=wanted.sigma,
         n0=wanted.selection_trials,
         n=wanted.estimation_trials,
         seed=wanted.seed,
         stream=wanted.stream,
-        declared=described.declared,
+        declared=live.declared,
     )
     _refuse_other_key(wanted, key)
-    return _Counting(Counter(model, key.sigma, rule, key.num_classes, batch_size), images, key)
+    return _Counting(Counter(live.model, key.sigma, live.rule, key.num_classes, batch_size), live.images, key)
 
 
-def recounted(run: ImageRun, indices: Sequence[int], *, batch_size: int = 250) -> dict[int, tuple[CountRow, ...]] | str:
-    """Count images of a run again with what it names. Return their rows, or why that cannot be compared."""
-    if run.asked is None:
-        return f"{HEAD}: names no network that could be loaded."
+def recounted(
+    run: ImageRun, indices: Sequence[int], *, live: Live | None = None, batch_size: int = 250
+) -> dict[int, tuple[CountRow, ...]] | str:
+    """Count images of a run again with what it names, or with live objects.
+
+    Returns:
+        Their rows, or why that cannot be compared.
+    """
     try:
-        counting = _loaded(run.asked.model_dump_json(), run.key.to_bytes().decode(), batch_size)
+        if live is not None:
+            counting = _alive(live, run.key, batch_size)
+        elif run.asked is not None:
+            counting = _loaded(run.asked.model_dump_json(), run.key.to_bytes().decode(), batch_size)
+        else:
+            return f"{HEAD}: names no network that could be loaded."
     except _OtherKeyError as error:
         return f"{HEAD}: {error}"
     labels = {index: int(counting.images.labels[index]) for index in indices}
@@ -246,6 +273,7 @@ def certify_dataset(
         The counts of the chosen images.
 
     Raises:
+        ValueError: the model answers the same images in two ways, or an argument is out of range.
         RunError: another process writes to `folder`, or it belongs to another run.
         RecordError: stored counts are damaged.
     """
@@ -259,6 +287,8 @@ def certify_dataset(
         )
     key = run_key(model, images, rule, sigma=sigma, n0=n0, n=n, seed=seed, stream=stream, declared=declared)
     counter = Counter(model, sigma, rule, key.num_classes, batch_size)
+    if chosen:
+        counter.refuse_random(images.center(chosen[0]))
     live = engine is None or asked is None
     work: Callable[[Shard], Files] = (
         _Counting(counter, images, key)

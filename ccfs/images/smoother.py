@@ -349,6 +349,25 @@ class Counter:
 
         return torch.empty((rows, dimension), device=self.device)
 
+    def refuse_random(self, center: NDArray[np.float32]) -> None:
+        """Raise ValueError if the model answers the same noisy copies of an image in two ways.
+
+        A difference in the last bits passes, as some devices add in any order.
+        """
+        import torch
+
+        stream = NoiseStream(run="probe", seed=0, index=0, purpose="probe", dimension=center.size)
+        noise = self._empty(4, center.size)
+        stream.reader(device=self.device).fill(noise)
+        copies = torch.tensor(center.reshape(-1), device=self.device) + self._sigma * noise
+        with torch.inference_mode():
+            first, second = (self.logits(_images(copies.clone(), center.shape)) for _ in range(2))
+        if not torch.allclose(first, second, rtol=1e-3, atol=1e-3, equal_nan=True):
+            raise ValueError(
+                "`model` must be a function of the images alone. It answered the same images in two ways. Switch off "
+                "dropout, random layers and whatever it keeps from one call to the next."
+            )
+
     def logits(self, proposals: Tensor) -> Tensor:
         """Return the model's logits of channels-last images, in single precision."""
         import torch
@@ -362,7 +381,8 @@ class Counter:
         except RuntimeError as error:
             raise ValueError(
                 f"`model` cannot take images of (channels, height, width) {tuple(inputs.shape[1:])}: "
-                f"{first_sentence(error)} Certify images of the shape that it was trained on."
+                f"{first_sentence(error)} Certify images of the shape that it was trained on. `size` (--size) brings "
+                "the pictures of a folder to it."
             ) from error
         logits = logits_of(answer)
         if tuple(logits.shape) != (len(proposals), self._classes):

@@ -50,21 +50,24 @@ DELTA = 0.001
 GRID = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975)
 FILTERED = "confidence>0.9"
 SALT = "ccfs-endpoint-cohort-1"
-# One colour per certificate in every figure. Red is kept for what is no certificate.
-COLORS = {
-    "conditional forward KL": "#e6a817",
-    "conditional reverse KL": "#66a61e",
-    "conditional Renyi": "#1b7837",
-    "joint mass": "#2166ac",
-    "unfiltered": "#444444",
-    "unfiltered, matched calls": "#888888",
-}
+# One colour per certificate everywhere: those of the report's light theme. Red is kept for what is no certificate.
 RULE_COLORS = {
-    Rule.UNFILTERED: "#444444",
-    Rule.COMPLEMENT: "#67a9cf",
-    Rule.SIMULTANEOUS: "#2166ac",
-    Rule.EXPLICIT: "#053061",
-    Rule.SUBSTITUTED: "#c0182a",
+    Rule.UNFILTERED: "#1b1f24",
+    Rule.COMPLEMENT: "#4d7c0f",
+    Rule.SIMULTANEOUS: "#0b62c4",
+    Rule.EXPLICIT: "#0f766e",
+    Rule.RENYI: "#7c3aed",
+    Rule.REVERSE_KL: "#be185d",
+    Rule.FORWARD_KL: "#475569",
+    Rule.SUBSTITUTED: "#a3261b",
+}
+COLORS = {
+    "conditional forward KL": RULE_COLORS[Rule.FORWARD_KL],
+    "conditional reverse KL": RULE_COLORS[Rule.REVERSE_KL],
+    "conditional Renyi": RULE_COLORS[Rule.RENYI],
+    "joint mass": RULE_COLORS[Rule.EXPLICIT],
+    "unfiltered": RULE_COLORS[Rule.UNFILTERED],
+    "unfiltered, matched calls": "#8a939c",
 }
 PAPER_RECERTIFICATION = {
     "conditional substitution": [0.8941, 0.6668, 0.6835, 0.6007, 0.4406],
@@ -408,7 +411,7 @@ def separation_figure(
         for item, upper, label, is_strong in zip(compared["conditional Renyi"], uppers, labels, strong, strict=True)
         if item.selected == label and upper < math.inf
     ]
-    for wanted, color, name in ((False, "#888888", "not separated"), (True, "#1b7837", "separated")):
+    for wanted, color, name in ((False, "#8a939c", "not separated"), (True, COLORS["conditional Renyi"], "separated")):
         places = [(x, y) for x, y, is_strong in points if is_strong == wanted]
         if places:
             right.scatter(*zip(*places, strict=True), s=8, color=color, label=f"{name}: {len(places)}")
@@ -511,7 +514,7 @@ def attack(study: Study, plan: AttackPlan) -> None:
             chosen,
             plan,
             batch_size=study.batch,
-            folder=study.folder / "attack",
+            folder=study.folder / "attack" / "attack",
             gradients=study.leader,
             progress=lambda done: bar.advance(task, done),
         )

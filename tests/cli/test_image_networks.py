@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +34,19 @@ class LeNet(nn.Module):
         return self.linear(torch.relu(self.conv(images)).view(images.size(0), -1))
 
 
+class Coin(LeNet):
+    def forward(self, images):
+        return super().forward(nn.functional.dropout(images, 0.5, training=True))
+
+
 def plain():
     torch.manual_seed(0)
     net = LeNet().eval()
     return lambda images: net(images) * 20
+
+
+def broken():
+    return {}["weights"]
 """
 
 
@@ -102,7 +113,44 @@ def test_own_network_goes_through_every_command(home):
     ):
         done = ccfs(*command)
         assert done.exit_code == 0, (command, done.output)
-    assert "2 replayed" in ccfs("audit", run, "--trust", "--replay", "2").output
+    again = ccfs("audit", run, "--trust", "--replay", "2").output
+    assert "2 replayed" in again
+    # What is loaded is listed first, with its digest.
+    assert re.search(r"^loads model: their_lenet:LeNet, digest [0-9a-f]{16}$", again, re.M)
+    assert re.search(r"^loads checkpoint: lenet.pth, digest [0-9a-f]{16}$", again, re.M)
+    assert re.search(r"^loads dataset: mine.npz, which are images$", again, re.M)
+
+
+def test_label_changes_are_searched_inside_the_radii_of_another_log(home):
+    """A log that claims far too much is broken by proved changes. Its run stays whole, and a new search goes on."""
+    run, log = home / "run", home / "theirs.csv"
+    assert certify(run).exit_code == 0
+    log.write_text("idx,radius,top,retained,drawn\n" + "".join(f"{i},6.0,180,190,200\n" for i in range(7)))
+    sizes = ("--restarts", "2", "--steps", "6", "--proposals", "16", "--screen", "100", "--confirmation", "2000")
+    asked = ("image", "audit", log, "--sigma", "0.3", "--search", run, *sizes)
+    assert "use --trust" in ccfs(*asked).output
+    done = ccfs(*asked, "--trust", "--json")
+    assert done.exit_code == 1, done.output
+    found = json.loads(done.stdout)
+    assert sorted(found["searched"]) == list(range(7))
+    assert found["changes"]
+    for change in found["changes"]:
+        assert change["label"] != change["changed"]
+        assert found["images"][change["image"]]["worth"] < change["distance"] < 6.0
+    again = ccfs(*asked, "--trust")
+    assert "label changes proved inside their printed radii" in again.output
+    assert "inside the printed radius 6.0" in again.output
+    assert ccfs("audit", run, "--trust").exit_code == 0
+    (folder,) = run.glob("printed-*")
+    kept = (folder / "endpoints.jsonl").read_bytes()
+    (folder / "endpoints.jsonl").write_bytes(kept + b" ")
+    assert ccfs("audit", run, "--trust").exit_code == 1
+    other = ccfs("image", "audit", log, "--sigma", "0.25", "--search", run, *sizes, "--trust")
+    assert "noise scale of the log, 0.25, it has 0.3" in other.output
+    log.write_text("idx,radius,top,retained,drawn\n50,6.0,180,190,200\n")
+    assert "with a positive radius in the log" in ccfs(*asked, "--trust").output
+    log.write_text("idx,radius,top,retained,drawn\n1,6.0,180,190,200\n1,6.0,180,190,200\n")
+    assert "image 1 must stand in the log once" in ccfs(*asked, "--trust").output
 
 
 def test_plain_function_is_declared_on_the_command_line(home):
@@ -183,6 +231,8 @@ def test_two_processes_on_one_folder_lose_nothing(home):
         (("--dataset", "nowhere"), "an .npz file or a folder"),
         (("--checkpoint", "none.pth"), "does not exist"),
         (("--model", "their_lenet:Missing"), "can be imported"),
+        (("--model", "their_lenet:broken"), "'their_lenet:broken' raised KeyError: 'weights'"),
+        (("--model", "their_lenet:Coin"), "It answered the same images in two ways"),
         (("--model", "lenet.pth"), "no checkpoint goes with it"),
         (("--precision", "int4"), "float64"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import keys
 import pytest
@@ -19,11 +20,13 @@ from ccfs.images import audit as audit_module
 from ccfs.images.attack import SearchPlan
 from ccfs.images.audit import audit_images
 from ccfs.images.certificate import ImageCertificate, certify_run, derived, is_image_certificate, verify_image
-from ccfs.images.counts import RecordError
+from ccfs.images.counts import CountTable, RecordError, counts_bytes
 from ccfs.images.endpoints import AttackPlan, attack_cohort
-from ccfs.images.folder import Asked, ImageRun
-from ccfs.images.run import merge_runs
+from ccfs.images.filters import ConfidenceFilter
+from ccfs.images.folder import Asked, ImageRun, image_store, read_table
+from ccfs.images.run import Live, merge_runs
 from ccfs.report.images import write_report
+from ccfs.runs.manifest import write_manifest
 from ccfs.runs.store import RunError
 
 torch.set_num_threads(1)
@@ -47,8 +50,6 @@ def resealed(path, change):
 
 def test_certificate_has_the_radii_of_the_rule(certified):
     found = verify_image(certified / "certificates" / "simultaneous.json", certified)
-    from ccfs.images.folder import read_table
-
     _, table = read_table(certified)
     for claim, row in zip(found.claims, table.variant("confidence>0.9"), strict=True):
         expected = verdict(Rule.SIMULTANEOUS, row.selection, row.estimation, sigma=table.key.sigma, delta=0.001)
@@ -134,6 +135,26 @@ def test_audit_of_a_run_with_report_and_attack_is_clean(certified):
         attack_cohort(other, made_up(), table, [3], plan, batch_size=100, folder=certified / "attack")
     with pytest.raises(RecordError, match="`images` are not those"):
         attack_cohort(Halfspace(), images(), table, [3], plan, batch_size=100, folder=certified / "attack")
+
+
+def test_run_of_a_python_program_is_counted_again_with_its_objects(certified):
+    live = Live(model=Halfspace(), images=made_up(), rule=ConfidenceFilter(0.0, 0.9))
+    report = audit_images(certified, replay=3, live=live)
+    assert (report.faults, report.unchecked, report.replayed) == ((), (), 3)
+    other = audit_images(certified, live=replace(live, rule=ConfidenceFilter(0.0, 0.8)))
+    assert any("has another `filter` than the run" in fault for fault in other.faults)
+    # Counts that noise did not give, with a manifest and certificates that fit them.
+    run, table = read_table(certified)
+    first = table.rows[0]
+    kept = first.estimation.retained
+    forged = replace(first.estimation, retained=(kept[0] - 1, kept[1] + 1, *kept[2:]))
+    rows = (replace(first, estimation=forged), *table.rows[1:])
+    (certified / "counts.parquet").write_bytes(counts_bytes(CountTable(key=table.key, rows=rows)))
+    for path in (certified / "certificates").iterdir():
+        path.unlink()
+    write_manifest(image_store(certified), run)
+    assert audit_images(certified, replay=0).is_clean
+    assert any("image 0: other counts" in fault for fault in audit_images(certified, replay=None, live=live).faults)
 
 
 @pytest.mark.parametrize("name", ["run.json", "counts.parquet", "provenance.json", "certificates/split.json"])
@@ -239,7 +260,7 @@ def test_audit_checks_the_expected_hash(certified):
 
 
 def test_audit_module_knows_every_folder_that_a_run_may_have():
-    assert audit_module._FOLDERS == ("certificates/", "attack/", "exports/")
+    assert audit_module._FOLDERS == ("certificates/", "attack/", "printed-", "exports/")
 
 
 def test_runs_of_two_machines_merge_to_the_run_of_one(tmp_path):

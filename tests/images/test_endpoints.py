@@ -13,8 +13,10 @@ from ccfs.images.attack import SearchPlan, cohort
 from ccfs.images.counts import model_digest
 from ccfs.images.endpoints import (
     AttackPlan,
+    Claim,
     Endpoint,
     attack_cohort,
+    claims_digest,
     inside_sound_radius,
     read_attack,
     shifted_center,
@@ -113,3 +115,37 @@ def test_change_inside_a_sound_radius_is_reported():
     base = {"index": 1, "label": 0, "selected": 0, "substituted_radius": 0.5, "sound_radius": 0.2, "is_changed": True}
     inside, outside = Endpoint(**base, distance=0.19), Endpoint(**base, distance=0.21)
     assert inside_sound_radius([inside, outside]) == (inside,)
+
+
+def test_radii_of_another_program_are_attacked_at_their_printed_size(tmp_path):
+    """A claim beyond the boundary is broken, one before it is not. Without a label the counts' one is taken."""
+    table, plan = counted(tmp_path), AttackPlan(search=PLAN, **SIZES)
+    room = {index: float(made_up().center(index)[0, 0, 0]) - 0.5 for index in (3, 4)}
+    claims = {
+        3: Claim(label=0, radius=2.5 * room[3], worth=0.5 * room[3]),
+        4: Claim(label=None, radius=0.9 * room[4], worth=0.0),
+    }
+    common = (Halfspace(), made_up(), table)
+    broken, held = attack_cohort(*common, (3, 4), plan, batch_size=1000, folder=tmp_path / "printed-a", claims=claims)
+    assert broken.is_verified
+    assert room[3] < broken.distance < broken.radius_lower == broken.substituted_radius == claims[3].radius
+    assert (held.selected, held.is_changed) == (0, False)
+    assert inside_sound_radius((broken, held)) == ()
+    head, stored = read_attack(tmp_path / "printed-a" / "endpoints.jsonl")
+    assert head.claims == claims_digest(claims)
+    assert stored == (broken, held)
+    with pytest.raises(RecordError, match="another attack"):
+        attack_cohort(
+            *common, (3, 4), plan, batch_size=1000, folder=tmp_path / "printed-a", claims={**claims, 3: claims[4]}
+        )
+    with pytest.raises(ValueError, match="image 5 has none"):
+        attack_cohort(*common, (3, 5), plan, batch_size=1000, folder=tmp_path / "printed-b", claims=claims)
+
+
+def test_claim_of_a_label_that_the_network_does_not_give_is_no_proved_change(tmp_path):
+    table, plan = counted(tmp_path), AttackPlan(search=PLAN, **SIZES)
+    claims = {11: Claim(label=1, radius=0.1, worth=0.0)}
+    (found,) = attack_cohort(
+        Halfspace(), made_up(), table, (11,), plan, batch_size=1000, folder=tmp_path / "printed-a", claims=claims
+    )
+    assert not found.is_changed
