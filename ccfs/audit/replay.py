@@ -16,6 +16,7 @@ from ccfs.runs.store import RunError, Store
 __all__ = ["NoReplayError", "replay_faults"]
 
 Row = StepRow | TrajectoryRow | ShiftRow
+_CONFINED = "A replay has no network, writes to a scratch folder only and has limits (docs/threat-model.md)"
 
 
 class NoReplayError(Exception):
@@ -65,6 +66,8 @@ def _again(tables: Sequence[bytes], horizon: int) -> list[Sequence[Row]]:
 def _first_difference(kept: Sequence[Row], again: Sequence[Row]) -> str:
     """Return in words where two lists of lines differ first."""
     for before, now in zip(kept, again, strict=False):
+        if isinstance(now, TrajectoryRow) and now.error is not None and now.error != getattr(before, "error", None):
+            return f": it crashed here with {now.error}. {_CONFINED}"
         for name in before._fields:
             if repr(getattr(before, name)) != repr(getattr(now, name)):
                 place = "" if isinstance(before, TrajectoryRow) else f" at step {before.t}"

@@ -29,6 +29,7 @@ from ccfs.cli.shared import (
     fail,
     find_modules,
     interruptible,
+    list_image_parts,
     open_run,
     print_claims,
     progress_bar,
@@ -286,6 +287,8 @@ def audit(
     if is_image:
         from ccfs.images.audit import audit_images
 
+        if trust:
+            list_image_parts(run)
         number = 1 if replay is None else count
         report = audit_images(run, replay=number, trust=trust, expected=expect_protocol, seed=seed)
     else:
@@ -304,10 +307,10 @@ def audit(
         echo(f"note: {note}")
     for fault in fault_lines(report.faults):
         echo(f"FAULT {fault}", err=True)
-    if not report.is_clean:
-        fail(f"{run}: {len(report.faults)} fault(s).", DOES_NOT_HOLD)
     for what in report.unchecked:
         echo(f"NOT CHECKED: {what}")
+    if not report.is_clean:
+        fail(f"{run}: {len(report.faults)} fault(s).", DOES_NOT_HOLD)
     if report.unchecked and report.would_run and not trust:
         echo(*(f"would run {part}" for part in report.would_run))
         echo("Read that code, then use --trust.")

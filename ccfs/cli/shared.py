@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from ccfs.cli.signals import stop_code
-from ccfs.files.terminal import echo, echo_error, progress_display, without_markup
+from ccfs.files.terminal import echo, echo_error, printable, progress_display, without_markup
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from ccfs.images.folder import Asked
     from ccfs.results.claims import ClaimLine
     from ccfs.runs.executors import Engine
     from ccfs.runs.store import Store
@@ -44,6 +46,7 @@ __all__ = [
     "fail",
     "find_modules",
     "interruptible",
+    "list_image_parts",
     "numbers",
     "open_run",
     "print_claims",
@@ -119,6 +122,8 @@ def readable_errors() -> Iterator[None]:
 
 def _sentence(error: Exception) -> object:
     """Return an error as it is, or what the system says about a file as a sentence."""
+    if type(error).__module__ in ("_csv", "zipfile", "zipfile._path"):
+        return f"A file that was named cannot be read as what its name says: {error}."
     if type(error).__module__ != "builtins" or not isinstance(error, OSError) or not error.strerror:
         return error
     return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
@@ -126,6 +131,9 @@ def _sentence(error: Exception) -> object:
 
 def _mendable() -> tuple[type[Exception], ...]:
     # Imported after the fact: a command that succeeds does not pay for them.
+    import csv
+    import zipfile
+
     from pyarrow import ArrowException
 
     from ccfs.files.lock import LockedError
@@ -133,7 +141,7 @@ def _mendable() -> tuple[type[Exception], ...]:
     from ccfs.images.data import DataError
 
     standard = (ValueError, TypeError, RuntimeError, OSError, ImportError, ArithmeticError)
-    return (*standard, ArrowException, LockedError, DataError, RecordError)
+    return (*standard, ArrowException, LockedError, DataError, RecordError, zipfile.BadZipFile, csv.Error)
 
 
 @contextmanager
@@ -244,6 +252,32 @@ def open_run(folder: Path, modules: Path | None = None, *, trust: bool = False) 
     return store
 
 
+def list_image_parts(run: Path | Asked | None) -> None:
+    """List on stderr what an image run names outside of the package, with the digest of each. Nothing is run."""
+    from ccfs.images.folder import read_run
+
+    try:
+        asked = read_run(run).asked if isinstance(run, Path) else run
+    except (RuntimeError, ValueError):
+        return  # the command itself says what is wrong
+    for part in () if asked is None else asked.foreign:
+        key = part.partition(":")[0]
+        echo(f"loads {part}, {_part_digest(asked, key)}", err=True)
+
+
+def _part_digest(asked: Asked | None, key: str) -> str:
+    from ccfs.files.digests import canonical_json, file_digest, text_digest
+
+    if asked is None or key in ("dataset", "data"):
+        return "which are images"
+    files = asked.files()
+    try:
+        digest = file_digest(files[key]) if key in files else text_digest(canonical_json(asked.code()))
+    except (OSError, ValueError) as error:
+        return f"which cannot be read here: {error}"
+    return f"digest {digest[:16]}"
+
+
 def numbers(option: str, text: str, *, may_be_negative: bool = False) -> tuple[float, ...]:
     """Return finite numbers, of at least 0 unless told otherwise, that are written with commas."""
     try:
@@ -258,18 +292,45 @@ def numbers(option: str, text: str, *, may_be_negative: bool = False) -> tuple[f
 
 def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
     """Print a table of texts. The first `left` columns are set to the left, the others to the right."""
+    from rich.box import HEAVY_HEAD, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    printed = Table()
-    for i, head in enumerate(heads):
-        printed.add_column(without_markup(head), justify="left" if i < left else "right", no_wrap=True)
+    console, lines = Console(), 3 * len(heads) + 1
+    room = console.width if console.is_terminal else sys.maxsize
+    is_tight = sum(widths := _widths(heads, rows, left, room - lines)) + lines > room
+    if is_tight:
+        widths, lines = _widths(heads, rows, left, room - len(heads)), len(heads)
+    printed = Table(
+        box=SIMPLE_HEAD if is_tight else HEAVY_HEAD, show_edge=not is_tight, padding=(0, 0 if is_tight else 1)
+    )
+    for i, (head, width) in enumerate(zip(heads, widths, strict=True)):
+        printed.add_column(without_markup(head), justify="left" if i < left else "right", width=width, overflow="fold")
     for row in rows:
         printed.add_row(*map(without_markup, row))
-    # A narrow terminal wraps lines. A table that is cut to its width would lose digits.
-    widest = sum(max(len(str(cell)) for cell in column) + 3 for column in zip(heads, *rows, strict=True)) + 1
     echo(title)  # not as rich's title, which is wrapped to the width of the table
-    Console(width=max(Console().width, widest)).print(printed)
+    console.width = sum(widths) + lines
+    console.print(printed)
+
+
+def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int, room: int) -> list[int]:
+    """Return the widths of columns. If there is no room, heads and texts are broken between words.
+
+    Nothing else is broken, because a number that is cut would be another number.
+    """
+    from rich.cells import cell_len
+
+    def widest(texts: Iterable[str]) -> int:
+        return max(map(cell_len, texts), default=0)
+
+    columns = [[printable(row[i]) for row in rows] for i in range(len(heads))]
+    widths = [widest([head, *column]) for head, column in zip(heads, columns, strict=True)]
+    words = [[word for cell in column for word in cell.split()] for column in columns]
+    least = [widest([*head.split(), *(words[i] if i < left else columns[i])]) for i, head in enumerate(heads)]
+    while sum(widths) > room and widths != least:
+        loosest = max(range(len(heads)), key=lambda i: widths[i] if widths[i] > least[i] else 0)
+        widths[loosest] -= 1
+    return widths
 
 
 def print_claims(title: str, claims: Sequence[ClaimLine]) -> None:

@@ -3,6 +3,8 @@
 Nothing here needs a privilege. Linux gives three means to every process: resource limits, Landlock for the file system
 (kernel 5.13 and later) and seccomp for system calls. Children of the process inherit them, and nobody can lift them.
 Whatever this machine does not give is returned in words, so that a user can be told.
+
+These limits hold for each process. What all processes of the child have together is watched from outside, by `excess`.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import platform
 import signal
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Confinement", "confine"]
+__all__ = ["Confinement", "confine", "end_with_parent", "excess"]
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_FILTER = 1, 22, 38, 2
 _EPERM = 1
@@ -33,16 +37,31 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _HAS_REFER, _HAS_TRUNCATE, _HAS_TCP, _HAS_DEVICES, _HAS_SCOPES = 2, 3, 4, 5, 6
 
 # Numbers of system calls that are refused, for each processor: making a socket, `io_uring` (which can make one),
-# looking into other processes, and changing modes, owners and attributes of files, which Landlock does not cover.
-# Calls that came later have the same numbers everywhere.
-_NEW_CALLS = (425, 426, 427, 438, 452, 463, 466, 469)
+# looking into other processes, and changing modes, owners and attributes of files, which Landlock does not cover. Also
+# leaving the group of processes (so that the whole group can be ended), memory that outlives the process or that no
+# limit counts, and priorities of other processes. Calls that came later have the same numbers everywhere.
+_NEW_CALLS = (425, 426, 427, 438, 447, 452, 463, 466, 469)
 _REFUSED: dict[str, tuple[int, tuple[int, ...]]] = {
     "x86_64": (
         0xC000003E,
-        (41, 101, 310, 311, 90, 91, 268, 92, 93, 94, 260, 188, 189, 190, 197, 198, 199, *_NEW_CALLS),
+        (
+            *(41, 101, 310, 311, 90, 91, 268, 92, 93, 94, 260, 188, 189, 190, 197, 198, 199),
+            *(109, 112, 319, 29, 240, 141, 251),
+            *_NEW_CALLS,
+        ),
     ),
-    "aarch64": (0xC00000B7, (198, 117, 270, 271, 52, 53, 54, 55, 5, 6, 7, 14, 15, 16, *_NEW_CALLS)),
+    "aarch64": (
+        0xC00000B7,
+        (
+            *(198, 117, 270, 271, 52, 53, 54, 55, 5, 6, 7, 14, 15, 16),
+            *(154, 157, 279, 194, 180, 140, 30),
+            *_NEW_CALLS,
+        ),
+    ),
 }
+# Calls that are refused unless the process means itself, which is written as 0 in the first argument: its limits, its
+# processors and its scheduling.
+_OWN_ONLY = {"x86_64": (302, 203, 144, 142, 314, 256, 279), "aarch64": (261, 122, 119, 118, 274, 238, 239)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +73,18 @@ class Confinement:
         seconds: of processor time.
         file_size: bytes of one file that it writes.
         open_files: how many files may be open.
+        resident: bytes in memory, of the process and those that it started.
+        processes: how many these may be.
+        written: bytes of all files in the folder where it may write.
     """
 
     memory: int = 8 << 30
     seconds: int = 24 * 3600
     file_size: int = 256 << 20
     open_files: int = 512
+    resident: int = 4 << 30
+    processes: int = 64
+    written: int = 1 << 30
 
 
 def confine(scratch: Path, settings: Confinement) -> tuple[str, ...]:
@@ -75,13 +100,54 @@ def confine(scratch: Path, settings: Confinement) -> tuple[str, ...]:
     if sys.platform != "linux":
         return (*left, "the network", "writes to your files", "signals to your other processes")
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return (*left, "the network", "writes to your files", "signals to your other processes")
     left += _drop_capabilities(libc)
     left += _restrict_files(libc, scratch)
     left += _refuse_system_calls(libc)
     return left
+
+
+def end_with_parent() -> None:
+    """Let this process be killed when the one that started it ends. Only Linux knows this."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def excess(group: int, scratch: Path, settings: Confinement) -> str | None:
+    """Return in words what a group of processes has more of than it may, or None. Only Linux tells about processes.
+
+    Args:
+        group: number of the group, which is that of its first process.
+        scratch: the folder where it may write.
+        settings: the limits.
+    """
+    found = list(_resident(group)) if sys.platform == "linux" else []
+    written = sum(_size(Path(below) / name) for below, _, names in os.walk(scratch) for name in names)
+    if len(found) > settings.processes:
+        return f"more than {settings.processes} processes"
+    if sum(found) > settings.resident:
+        return f"more than {settings.resident >> 20:,} MiB of memory"
+    return f"more than {settings.written >> 20:,} MiB of files" if written > settings.written else None
+
+
+def _resident(group: int) -> Iterator[int]:
+    """Yield the bytes in memory of each process of a group."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError, ValueError, IndexError):  # it may end at any moment
+                # The name of the program, in brackets, may hold spaces and brackets.
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group:
+                    yield int(fields[21]) * page
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.lstat().st_blocks * 512
+    return 0
 
 
 def _limit_resources(settings: Confinement) -> tuple[str, ...]:
@@ -148,12 +214,17 @@ def _refuse_system_calls(libc: ctypes.CDLL) -> tuple[str, ...]:
     if platform.machine() not in _REFUSED or struct.calcsize("P") != 8:
         return ("the network",)
     architecture, refused = _REFUSED[platform.machine()]
+    own_only = _OWN_ONLY[platform.machine()]
     load, jump_if_equal, jump_if_at_least, answer = 0x20, 0x15, 0x35, 0x06
     allow, refuse, kill = 0x7FFF0000, 0x00050000 | _EPERM, 0x80000000
+    # Jumps count the lines that are passed over. The last five lines are the ends of the program.
+    end = len(refused) + len(own_only)
     program = [(load, 0, 0, 4), (jump_if_equal, 1, 0, architecture), (answer, 0, 0, kill), (load, 0, 0, 0)]
     # Numbers from here on are those of another set of system calls of the same processor.
-    program += [(jump_if_at_least, len(refused) + 1, 0, 0x40000000)]
-    program += [(jump_if_equal, len(refused) - place, 0, number) for place, number in enumerate(refused)]
+    program += [(jump_if_at_least, end + 4, 0, 0x40000000)]
+    program += [(jump_if_equal, end + 3 - place, 0, number) for place, number in enumerate(refused)]
+    program += [(jump_if_equal, end - place, 0, number) for place, number in enumerate(own_only, start=len(refused))]
+    program += [(answer, 0, 0, allow), (load, 0, 0, 16), (jump_if_equal, 0, 1, 0)]
     program += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
     code = b"".join(struct.pack("=HBBI", *line) for line in program)
     buffer = ctypes.create_string_buffer(code, len(code))

@@ -23,6 +23,9 @@ _LATEX = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "∞": r"$\infty$",
 }  # fmt: skip
 
+# What other programs read as nothing and as infinity.
+_CSV = {"–": "", "∞": "inf"}
+
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> DataFrame:
     """Return rows as a pandas frame. Raise ImportError with the pip command if pandas is missing."""
@@ -56,14 +59,15 @@ def markdown_table(heads: Sequence[str], rows: Rows) -> str:
 
 
 def csv_table(heads: Sequence[str], rows: Rows) -> str:
-    """Return a table as CSV, with a line end after every line.
+    """Return a table as CSV, with a line end after every line. A cell that is a dash becomes an empty one.
 
-    >>> print(csv_table(["arm", "B"], [["a,b", "0.1"]]), end="")
+    >>> print(csv_table(["arm", "B"], [["a,b", "0.1"], ["c", "–"]]), end="")
     arm,B
     "a,b",0.1
+    c,
     """
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([heads, *rows])
+    csv.writer(text, lineterminator="\n").writerows([heads, *([_CSV.get(cell, cell) for cell in row] for row in rows)])
     return text.getvalue()
 
 

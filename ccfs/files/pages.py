@@ -13,6 +13,10 @@ __all__ = ["Page", "PageError", "pages"]
 
 _STOP, _TRUE, _FALSE, _BYTE, _INT16, _INT32, _INT64, _DOUBLE, _BINARY, _LIST, _STRUCT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12
 _DEEPEST = 8
+# A file of nothing but headers would take minutes to read. So a page counts some bytes at least, and a column has at
+# most so many pages. Writers put thousands of values into one.
+_LEAST = 4096
+_MOST_PAGES = 20_000
 # Fields of a header: kind of page, sizes, and one structure by the kind of page.
 _KIND, _UNPACKED, _PACKED, _DATA, _DICTIONARY, _DATA_2 = 1, 2, 3, 5, 7, 8
 _OF_KIND = {0: _DATA, 2: _DICTIONARY, 3: _DATA_2}
@@ -26,7 +30,11 @@ class PageError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One page: its size after unpacking, its number of values, their encoding, and whether it is a dictionary."""
+    """One page: its size after unpacking, its number of values, their encoding, and whether it is a dictionary.
+
+    The size is at least eight bytes for each value. Encodings and levels of lists can state a hundred million values in
+    a few bytes, and Arrow keeps about that much for each value while it reads.
+    """
 
     unpacked: int
     values: int
@@ -39,16 +47,20 @@ def pages(content: memoryview, start: int, length: int) -> Iterator[Page]:
     end = start + length
     if not 0 <= start <= end <= len(content):
         raise PageError("a column lies outside of the file")
-    place = start
+    place, count = start, 0
     while place < end:
+        count += 1
+        if count > _MOST_PAGES:
+            raise PageError(f"a column has more than {_MOST_PAGES:,} pages")
         reader = _Reader(content, place, end)
         head = reader.struct(0)
         unpacked, packed, kind = (_whole(head, field) for field in (_UNPACKED, _PACKED, _KIND))
         inner = head.get(_OF_KIND.get(kind, -1))
         if not isinstance(inner, dict) or sum(field in head for field in _OF_KIND.values()) != 1:
             raise PageError(f"a page is of the kind {kind}")
-        encoding = _whole(inner, _ENCODING[_OF_KIND[kind]])
-        yield Page(unpacked=unpacked, values=_whole(inner, 1), encoding=encoding, is_dictionary=kind == 2)
+        encoding, values = _whole(inner, _ENCODING[_OF_KIND[kind]]), _whole(inner, 1)
+        size = max(unpacked, 8 * values, _LEAST)
+        yield Page(unpacked=size, values=values, encoding=encoding, is_dictionary=kind == 2)
         place = reader.place + packed
     if place != end:
         raise PageError("a page is longer than its column")

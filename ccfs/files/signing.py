@@ -49,6 +49,7 @@ _BEGIN, _END = "-----BEGIN SSH SIGNATURE-----", "-----END SSH SIGNATURE-----"
 _PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
 """The `_type` of every payload that we sign."""
+_LONGEST_LINE = 16_384  # characters of a public key with its names and options
 
 
 class KeyFileError(ValueError):
@@ -198,6 +199,8 @@ def read_signers(path: Path) -> tuple[Signer, ...]:
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.strip()
+        if len(words) > _LONGEST_LINE:
+            raise KeyFileError(f"{path}, line {number}: must have at most {_LONGEST_LINE:,} characters.")
         if words and not words.startswith("#"):
             try:
                 found += _signer(words)

@@ -39,7 +39,9 @@ def printable(text: object) -> str:
     >>> print(printable("safe \u202edetceles\u202c, 64 of 64"))
     safe \u202edetceles\u202c, 64 of 64
     """
-    return "".join(_shown(character) for character in str(text))
+    line = str(text)
+    # What Python calls printable has none of the hidden kinds, and figures of a page are long.
+    return line if line.isprintable() else "".join(_shown(character) for character in line)
 
 
 def without_markup(text: object) -> str:

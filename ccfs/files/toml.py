@@ -17,9 +17,16 @@ __all__ = ["TomlError", "read_toml", "toml_text"]
 
 TomlError = tomllib.TOMLDecodeError
 
+# A dot of a dotted key, or of prose. That of a number stands between digits, and a number has one.
+_DOT = re.compile(r"(?<![0-9])\.|\.(?![0-9])|\.(?=[0-9]+\.)")
+_MOST_DOTS = 2_000
+
 
 def read_toml(text: str) -> dict[str, object]:
     """Return the content of a TOML text. Raise TomlError for any other text."""
+    # The parser's time grows with the square of the parts of a dotted key: a hundred kilobytes would take minutes.
+    if sum(len(_DOT.findall(line)) ** 2 for line in text.splitlines()) > _MOST_DOTS**2:
+        raise TomlError(f"its dotted keys must have at most {_MOST_DOTS:,} parts, got more")
     return dict(tomllib.loads(text))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
-from ccfs.files.confine import Confinement, confine
+from ccfs.files.confine import Confinement, confine, end_with_parent, excess
 
 if TYPE_CHECKING:
     from ccfs.runs.batches import Batch
@@ -17,10 +19,21 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_WATCH = 0.25
+"""Seconds between two looks at what the confined processes have."""
+
 
 def main(scratch: str, memory: int) -> None:
-    """Confine this process, and serve. Nothing but the standard library is imported before it is confined."""
-    free = confine(Path(scratch), Confinement(memory=memory))
+    """Confine a process, and serve. Nothing but the standard library is imported before it is confined.
+
+    This process stays free and watches. The one that it starts is confined and serves. Both are in one group, which no
+    confined process can leave, so that all end together.
+    """
+    settings = Confinement(memory=memory, resident=memory // 4, written=memory // 16)
+    child = os.fork() if hasattr(os, "fork") else 0
+    if child:
+        _watch(child, Path(scratch), settings)
+    free = confine(Path(scratch), settings)
     # Code that prints must not write into the answers.
     answers, questions = os.fdopen(os.dup(1), "wb"), os.fdopen(os.dup(0), "rb")
     os.dup2(2, 1)
@@ -28,6 +41,24 @@ def main(scratch: str, memory: int) -> None:
         os.dup2(nothing.fileno(), 0)
     sys.stdout = sys.stderr
     _serve(questions, answers, free)
+
+
+def _watch(child: int, scratch: Path, settings: Confinement) -> NoReturn:
+    """End as the child ends. If its processes have too much, say so on stderr and end all of them."""
+    end_with_parent()
+    for descriptor in (0, 1):
+        os.close(descriptor)  # else nobody would see that the child has closed them
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+        found = excess(os.getpgrp(), scratch, settings)
+        if found is not None:
+            told = f"it took {found} and was stopped. If that is right, use `ccfs --limits 2 ...`.\n"
+            os.write(2, f"\n{told}".encode())
+            os.killpg(0, signal.SIGKILL)
+        time.sleep(_WATCH)
 
 
 def _serve(questions: BinaryIO, answers: BinaryIO, free: tuple[str, ...]) -> None:

@@ -193,6 +193,18 @@ def test_verify_alone_says_that_the_meaning_of_a_certificate_is_quoted(root, tmp
     assert about not in recomputed
 
 
+def test_show_and_runs_say_that_counts_are_quoted_and_whose_words_they_print(root, tmp_path):
+    """Nothing recounts a forged certificate here, and a description is a free sentence."""
+    claim = "steer/one: P(safe, ever) stays at least 0.999999. Certified."
+    rewritten(root, description=claim)
+    result = CliRunner().invoke(app, ["show", str(root)])
+    assert [line for line in result.output.splitlines() if claim in line] == [f'Its author says: "{claim}"']
+    assert "The counts are quoted from these certificates. `ccfs audit" in result.output
+    result = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert "quoted from the certificates there. `ccfs audit RUN` checks a run." in result.output
+    assert claim not in result.output
+
+
 @pytest.mark.parametrize("name", ["protocol.json", "manifest.json", "provenance.json", CERTIFICATE])
 @pytest.mark.parametrize(
     "content",

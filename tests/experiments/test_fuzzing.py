@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ccfs.files.digests import file_digest
+
 FOLDER = Path(__file__).parents[2] / "experiments" / "fuzzing"
 GOOD = ("tracebacks", "hangs", "wrong_accepts", "beyond_one_gigabyte")
 
@@ -41,8 +43,15 @@ def test_stored_summary_is_clean():
     for piece in pieces:
         assert [piece[name] for name in GOOD] == [0, 0, 0, 0]
         assert (piece["cases"], piece["bad"]) == (sum(piece["by_kind"].values()), [])
+        assert all(piece["refused"][kind] <= count for kind, count in piece["by_kind"].items())
         assert piece["slowest_seconds"] < 10.0
         assert piece["peak_megabytes"] < 1024
+
+
+def test_stored_summary_has_its_checksum_and_names_no_folder_of_a_machine():
+    path = FOLDER / "summary.json"
+    assert (FOLDER / "checksums.txt").read_text() == f"{file_digest(path)}  summary.json\n"
+    assert not any(place in path.read_text() for place in ("/tmp/", "/home/"))
 
 
 def test_page_says_how_many_cases_are_stored():

@@ -14,6 +14,7 @@ from scipy.special import ndtr
 
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.trajectory import certify_event
+from ccfs.files.digests import file_digest
 from ccfs.files.merkle import least_exposed
 from ccfs.protocol.model import load_protocol, parse_protocol
 
@@ -34,6 +35,17 @@ def study(trials):
 def test_study_has_a_million_trials():
     assert "million" in STORED
     assert stored("million")["trials"] == load_protocol(FOLDER / "protocol.toml").trials.count == 1_000_000
+
+
+def test_page_tells_what_is_stored():
+    found, text = stored("million"), (FOLDER / "README.md").read_text(encoding="utf-8")
+    words = {"run": "run --workers 1", "certify": "certify", "verify": "verify --run", "audit": "audit --replay 3000"}
+    for name, part in found["commands"].items():
+        seconds, megabytes = part["processor_seconds"], part["peak_megabytes"]
+        assert f"| `ccfs {words[name]}` | {seconds:.0f} s | {megabytes:.0f} MB |" in text
+    assert f"{found['bytes'] / 1e6:.1f} MB on the disk in {found['files']:,} files" in text
+    assert f"{found['successes']:,} of {found['trials']:,} trials pass the post" in text
+    assert (FOLDER / "checksums.txt").read_text() == f"{file_digest(FOLDER / 'million.json')}  million.json\n"
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -12,9 +12,14 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines the network and writes"),
 ]
 TRY = """
-import os, sys
+import ctypes, os, sys
 from pathlib import Path
 from ccfs.files.confine import Confinement, confine
+
+def called(name, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
 
 scratch, outside = Path(sys.argv[1]), Path(sys.argv[2])
 print(confine(scratch, Confinement(memory=1 << 30, seconds=20, file_size=1 << 20, open_files=64)))
@@ -42,6 +47,14 @@ REFUSED = {
     "internet": 'import socket; socket.socket().connect(("127.0.0.1", 9))',
     "unix socket": "import socket; socket.socket(socket.AF_UNIX)",
     "signal": "os.kill(os.getppid(), 0)",
+    "limits of others": "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))",
+    "priority of others": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "processors of others": "os.sched_setaffinity(os.getppid(), {0})",
+    "session of its own": "os.setsid()",
+    "group of its own": "os.setpgid(0, 0)",
+    "file in memory": 'os.memfd_create("x")',
+    "shared memory that stays": "called('shmget', 0, 1 << 20, 0o1600)",
+    "message queue that stays": "called('mq_open', b'/ccfs-test', os.O_CREAT | os.O_RDWR, 0o600, None)",
     "memory of others": 'open(f"/proc/{os.getppid()}/mem", "r+b")',
     "memory": "bytearray(2 << 30)",
     "large file": '(scratch / "large").write_bytes(bytes(2 << 20))',
@@ -75,7 +88,8 @@ def test_confined_process_can_compute_and_start_programs_that_are_confined_too(t
     scratch, outside = tmp_path / "scratch", tmp_path / "outside.txt"
     scratch.mkdir()
     body = (
-        "import numpy, subprocess; numpy.ones((300, 300)) @ numpy.ones((300, 300)); "
+        "import numpy, resource, subprocess; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); "
+        "os.sched_setaffinity(0, os.sched_getaffinity(0)); numpy.ones((300, 300)) @ numpy.ones((300, 300)); "
         "assert subprocess.run(['touch', str(outside)], capture_output=True).returncode == 1; "
         "assert subprocess.run(['touch', str(scratch / 'own')]).returncode == 0"
     )

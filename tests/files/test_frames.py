@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfs.files.frames import csv_table, html_table, latex_table, markdown_table
-from ccfs.files.toml import read_toml, toml_text
+from ccfs.files.toml import TomlError, read_toml, toml_text
 
 HOSTILE = "a_b & 50% $x$ <script>alert(1)</script> | \\ \u202e"
 
@@ -17,6 +17,15 @@ HOSTILE = "a_b & 50% $x$ <script>alert(1)</script> | \\ \u202e"
 def test_csv_table_is_read_back_by_the_standard_library():
     rows = [["a,b", 'say "x"'], [HOSTILE, "line\nbreak"]]
     assert list(csv.reader(io.StringIO(csv_table(["one", "two"], rows)))) == [["one", "two"], *rows]
+
+
+def test_csv_table_has_what_pandas_reads_as_numbers_where_people_read_signs():
+    import pandas
+
+    text = csv_table(["arm", "B"], [["a", "0.1"], ["b", "–"], ["c–d", "∞"]])
+    found = pandas.read_csv(io.StringIO(text))
+    assert found["arm"].tolist() == ["a", "b", "c–d"]
+    assert found["B"].fillna(-1.0).tolist() == [0.1, -1.0, math.inf]
 
 
 def test_html_and_latex_and_markdown_escape_what_would_be_read_as_code():
@@ -46,3 +55,17 @@ def test_toml_text_is_read_back_as_the_same(content):
 def test_toml_text_refuses_what_a_protocol_does_not_hold(value):
     with pytest.raises(TypeError, match="TOML holds"):
         toml_text({"a": value})
+
+
+@pytest.mark.parametrize("part", ["a.", "1.", "a . ", '"a,".', "1 .", "'='."])
+def test_read_toml_refuses_keys_of_very_many_parts_at_once(part):
+    """The parser's time grows with the square of their number: this one would take it an hour."""
+    for text in (f"{part * 300_000}b = 1", f"[{part * 300_000}b]", f"x = {{ {part * 300_000}b = 1 }}"):
+        with pytest.raises(TomlError, match="dotted keys"):
+            read_toml(text)
+
+
+def test_read_toml_reads_long_lists_of_numbers_and_long_texts():
+    content = {"numbers": [0.5, 1e-3] * 20_000, "text": "One. Two. 3.5. " * 300, "a": {"b": {"c": 1.5}}}
+    assert read_toml(toml_text(content)) == content
+    assert read_toml("a.b.c = 1.5") == {"a": {"b": {"c": 1.5}}}

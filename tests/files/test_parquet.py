@@ -104,12 +104,16 @@ def test_read_parquet_refuses_more_rows_than_allowed(source):
 
 
 LONG = pa.DictionaryArray.from_arrays(pa.array(np.zeros(10_000, np.int32)), ["x" * 100_000])
+EMPTY = written(pa.table({"x": np.arange(2200)}), data_page_size=1, write_batch_size=1, write_statistics=False)
+MANY = pa.ListArray.from_arrays(pa.array([0, 900_000], pa.int32()), pa.nulls(900_000, pa.bool_()))
 BOMBS = {
+    "headers": (EMPTY, "9,0.* bytes after unpacking"),
+    "list": (written(pa.table({"x": MANY})), "8,10.* bytes after unpacking"),
     "page": (
         written(pa.table({"x": np.zeros(500_000)}), use_dictionary=False, compression="zstd"),
         "8,5.* bytes after unpacking",
     ),
-    "rows": (written(pa.table({"x": np.zeros(400_000, np.int32)})), "2,000,.* bytes after unpacking"),
+    "rows": (written(pa.table({"x": np.zeros(400_000, np.int32)})), "5,20.* bytes after unpacking"),
     "text": (written(pa.table({"x": LONG}), store_schema=False), "1,000,000,000 bytes in its column 'x'"),
     "delta": (
         written(pa.table({"x": ["x" * 1000] * 9}), use_dictionary=False, column_encoding={"x": "DELTA_BYTE_ARRAY"}),
@@ -131,6 +135,13 @@ def test_read_parquet_refuses_bombs_before_it_unpacks_them(monkeypatch, name):
     with pytest.raises(RefusedFileError, match=f"the table: .*{message}"):
         read_parquet(content)
     assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_read_parquet_refuses_a_column_of_very_many_pages():
+    table = pa.table({"x": np.zeros(20_001, np.int8)})
+    content = written(table, data_page_size=1, write_batch_size=1, use_dictionary=False, write_statistics=False)
+    with pytest.raises(RefusedFileError, match="a column has more than 20,000 pages"):
+        read_parquet(content)
 
 
 def test_read_parquet_keeps_texts_that_are_long_or_many_or_absent():
@@ -155,7 +166,8 @@ def test_pages_are_those_that_the_footer_tells():
             found = list(pages(memoryview(content), start, chunk.total_compressed_size))
             assert sum(page.values for page in found if not page.is_dictionary) == chunk.num_values
             assert sum(page.is_dictionary for page in found) == index
-            assert 0 < sum(page.unpacked for page in found) <= chunk.total_uncompressed_size
+            least = sum(max(8 * page.values, 4096) for page in found)
+            assert least <= sum(page.unpacked for page in found) <= max(chunk.total_uncompressed_size, least)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -61,6 +63,15 @@ def test_limits_refuse_a_factor_that_is_none(monkeypatch, factor):
     monkeypatch.setenv(FACTOR, factor)
     with pytest.raises(ValueError, match="`--limits`"):
         limits()
+
+
+def test_limits_are_those_of_the_documentation():
+    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    told = {
+        name: int(value.replace(",", "")) for name, value in re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", section, re.M)
+    }
+    assert told == dataclasses.asdict(Limits())
 
 
 def test_limits_are_multiplied_by_the_factor(monkeypatch):

@@ -176,6 +176,7 @@ def test_signers_are_read_from_a_public_key_and_from_allowed_signers(folder):
         ("ssh-ed25519 AAAA", "whole Ed25519 key"),
         (keys.ADA_PUBLIC[:-30], "line 1: must be base64"),
         (f'ada namespaces="git {keys.ADA_PUBLIC}', "quote that does not end"),
+        ('{"a":' * 200_000, "line 1: must have at most 16,384 characters"),
     ],
 )
 def test_signers_of_another_form_are_refused_with_a_sentence(folder, text, words):

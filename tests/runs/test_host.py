@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import sys
+import time
 
 import pytest
 from toy_protocol import contents, protocol, text
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 from ccfs.audit.run import audit
 from ccfs.cli.main import app
+from ccfs.files.confine import Confinement, excess
 from ccfs.results.certify import certify
 from ccfs.runs.counting import judged_here
 from ccfs.runs.executors import serial_engine
@@ -116,20 +119,25 @@ def doing(tmp_path, what, **arguments):
 
 
 @LINUX
-@pytest.mark.parametrize("what", ["write", "connect", "kill"])
+@pytest.mark.parametrize("what", ["write", "connect", "kill", "start"])
 def test_confined_code_cannot_write_connect_or_kill(tmp_path, monkeypatch, what):
     """The forbidden step raises in the child, so the trial crashes there and does not replay."""
     store = doing(tmp_path, what, place=str(tmp_path / "owned"))
     monkeypatch.setenv("HOSTILE_NOW", "1")
     report = audit(store, replay=1)
-    assert any("does not replay" in fault for fault in report.faults)
+    error = "ValueError" if what == "start" else "PermissionError"
+    assert any(
+        f"does not replay: it crashed here with {error}. A replay has no net" in fault for fault in report.faults
+    )
     assert not (tmp_path / "owned").exists()
 
 
 def test_confined_code_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     store = doing(tmp_path, "sleep")
     monkeypatch.setenv("HOSTILE_NOW", "1")
-    monkeypatch.setattr("ccfs.runs.host._SECONDS", 6)
+    host = host_of(store, store.protocol())
+    host.controllers(["steer"])  # whatever a busy machine takes to start and to import is over now
+    host._seconds = 6
     report = audit(store, replay=1)
     assert report.faults == ()
     assert "took more than 6 seconds for one trial. It was stopped." in report.unchecked[0]
@@ -142,6 +150,29 @@ def test_confined_code_cannot_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOSTILE_NOW", "1")
     report = audit(store, replay=1)  # 64 gigabytes: the trial crashes
     assert any("does not replay" in fault for fault in report.faults)
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("hoard", "1,024 MiB of memory"),
+        ("multiply", "(64 processes|1,024 MiB of memory)"),  # whichever is seen first
+        ("fill", "256 MiB of files"),
+    ],
+)
+def test_confined_code_cannot_have_too_much_in_all_its_processes_together(tmp_path, monkeypatch, what, told):
+    store = doing(tmp_path, what)
+    monkeypatch.setenv("HOSTILE_NOW", "1")
+    monkeypatch.setattr("ccfs.runs.host._MEMORY", 4 << 30)
+    report = audit(store, replay=1)
+    assert report.faults == ()
+    assert re.search(rf"it took more than {told} and was stopped\.", report.unchecked[0])
+    host = host_of(store, store.protocol())
+    deadline = time.monotonic() + 20.0  # whatever was killed may take a moment to vanish
+    while excess(host._child.pid, host.scratch, Confinement(processes=0)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert excess(host._child.pid, host.scratch, Confinement(processes=0)) is None
 
 
 def test_confined_code_that_ends_its_process_is_a_sentence(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -62,6 +63,11 @@ class Doing(Priced):
     def write(self):
         Path(self.place).write_text("owned")
 
+    def start(self):
+        """Let another program write."""
+        if subprocess.run(["/bin/sh", "-c", f"echo owned > {self.place}"], capture_output=True, check=False).returncode:
+            raise ValueError("the shell could not write")
+
     def connect(self):
         socket.socket().connect(("127.0.0.1", 9))
 
@@ -70,6 +76,28 @@ class Doing(Priced):
 
     def allocate(self):
         self.kept = np.ones(1 << 33)
+
+    def hoard(self):
+        """Take memory in pieces, each of which is allowed."""
+        kept = []
+        while True:
+            kept.append(np.ones(1 << 22))
+            time.sleep(0.01)
+
+    def multiply(self):
+        """Start processes that would stay when this one has ended."""
+        for _ in range(200):
+            if os.fork() == 0:
+                with suppress(OSError):
+                    os.setsid()
+                time.sleep(30)
+                os._exit(0)
+        time.sleep(30)
+
+    def fill(self):
+        """Write one file after the other where writing is allowed."""
+        for number in range(10_000):
+            (Path(os.environ["TMPDIR"]) / f"{number}").write_bytes(bytes(1 << 20))
 
     def leave(self):
         os._exit(0)
