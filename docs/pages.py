@@ -176,6 +176,11 @@ def commands() -> str:
     from ccfs.cli.main import app
 
     command = typer.main.get_command(app)
+    groups = [command]
+    for group in groups:
+        for one in group.commands.values():
+            one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())  # typer would cut it to 45 letters
+            groups += [one] if hasattr(one, "commands") else []
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="ccfs", title="Commands")
     return re.sub(r"^\*\*(Usage|Arguments|Options|Commands)\*\*:$", r"**\1**", text, flags=re.M)
 

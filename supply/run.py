@@ -204,7 +204,11 @@ def _licence(expression: str | None, text: str | None, classifiers: list[str]) -
 def _vulnerabilities(pins: list[str]) -> int:
     """Ask for known vulnerabilities of the installed versions. Say so if nobody answers."""
     if not any(package.get("vulns") for package in _asked([_CANARY])):
-        print(f"Vulnerabilities: NOT CHECKED. The database could not be asked, or does not know those of {_CANARY}.")
+        print(
+            "Vulnerabilities: NOT CHECKED. This machine cannot ask the database of pip-audit. We first ask about "
+            f"{_CANARY}, an old release that is none of our packages, and no vulnerability of it came back. Run this "
+            "where pypi.org can be reached."
+        )
         return 0
     answered = [package for package in _asked(pins) if "skip_reason" not in package]
     accepted = {line.split()[0] for line in _pins(HERE / "accepted.txt")}
@@ -218,7 +222,8 @@ def _vulnerabilities(pins: list[str]) -> int:
     return 1 if news else 0
 
 
-# A release with vulnerabilities that were published years ago. Whoever does not report them was not really asked.
+# A release with vulnerabilities that were published years ago, and no package of ours. Without a network, or through
+# a mirror that has none of them, pip-audit may answer that there are none. Whoever does not report these knows none.
 _CANARY = "jinja2==2.4.1"
 
 

@@ -120,7 +120,7 @@ def documents(finished, tmp_path_factory):
         "image-run": json.loads((folder / "run.json").read_text()),
         "image-counts": json.loads(read_counts(STUDY / "band" / "counts.parquet").key.to_bytes()),
         "image-certificate": json.loads(_image_certificate().to_bytes()),
-        "image-endpoints": json.loads(read_attack(STUDY / "attack" / "endpoints.jsonl")[0].to_bytes()),
+        "image-endpoints": json.loads(read_attack(STUDY / "attack" / "attack" / "endpoints.jsonl")[0].to_bytes()),
         "image-assessment": printed("image", "audit", _log(folder), "--sigma", "0.25", "--json"),
         "study-list": printed("study", "list", "--json"),
         "training-status": printed("train", "status", noise_checkpoint(folder).parents[1], "--json"),

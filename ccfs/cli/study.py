@@ -113,7 +113,8 @@ def plan(
         echo(PlanDocument(plans=tuple(found), families=named).to_bytes().decode().rstrip())
     else:
         for one in found:
-            print_table(f"{one.name}, rate {one.rate:.4g}: a forecast", HEADS, one.cells(), left=0)
+            if any(line.median is not None for line in one.lines):  # else all of it is dashes, and the sentence says so
+                print_table(f"{one.name}, rate {one.rate:.4g}: a forecast", HEADS, one.cells(), left=0)
             echo(one.sentence)
         for part in named:
             print_table(f"{part.name}: a forecast", FAMILY_HEADS, part.cells(), left=0)
@@ -280,8 +281,14 @@ def runs(
         return
     rows = [(one.folder, one.kind, one.name, (one.protocol or "")[:8], one.state) for one in found.runs]
     if rows:
-        print_table(f"{len(rows)} runs", ("folder", "kind", "study", "protocol", "state"), rows, left=5)
+        print_table(
+            "1 run" if len(rows) == 1 else f"{len(rows)} runs",
+            ("folder", "kind", "study", "protocol", "state"),
+            rows,
+            left=5,
+        )
         echo(*(f"unreadable: {one.description}" for one in found.runs if one.kind == "unreadable"))
+        echo("What is certified is quoted from the certificates there. `ccfs audit RUN` checks a run.")
     else:
         echo(f"{folder}: holds no run. `ccfs demo` makes one.")
     if page is not None:
@@ -292,7 +299,8 @@ def runs(
 def show(run: RunArgument, as_json: JsonOption = False) -> None:
     """Show what a run is, how far it is, and what it claims. Nothing of it is executed.
 
-    Exit code 1: a claim is not certified. Exit code 2: it cannot be read.
+    The counts are quoted, and every number is recomputed from them. `ccfs audit` checks the counts too. Exit code 1: a
+    claim is not certified. Exit code 2: it cannot be read.
     """
     from ccfs.study.opened import OpenedRun, summary
 
@@ -303,10 +311,16 @@ def show(run: RunArgument, as_json: JsonOption = False) -> None:
     if as_json:
         echo(found.to_bytes().decode().rstrip())
     else:
-        echo(f"{found.name}: {found.state}", *([found.description] if found.description else []))
+        # Names of image runs and descriptions are free text, which could look like a claim.
+        echo(
+            f'Image run of "{found.name}": {found.state}' if found.kind == "images" else f"{found.name}: {found.state}"
+        )
+        if found.description:
+            echo(found.description if found.kind == "images" else f'Its author says: "{found.description}"')
         if found.claims:
             print_claims(found.name, found.claims)
             echo(*(document.sentence for document in OpenedRun(open_run(run)).certificates))
+            echo(f"The counts are quoted from these certificates. `ccfs audit {shlex.quote(str(run))}` checks them.")
         if found.protocol is not None:
             echo(f"Protocol: {found.protocol}")
     exit_unless(all(claim.is_certified for claim in found.claims))
@@ -323,8 +337,8 @@ def zoo_list(as_json: JsonOption = False) -> None:
     if as_json:
         echo(json.dumps([json.loads(card.as_json()) for card in cards], sort_keys=True))
         return
-    rows = [(card.name, card.algorithm, card.environment, f"{card.steps:,}", card.digest[:16]) for card in cards]
-    print_table("Shipped agents", ("name", "algorithm", "environment", "steps", "digest"), rows, left=3)
+    rows = [(card.name, card.environment, card.algorithm, f"{card.steps:,}") for card in cards]
+    print_table("Shipped agents", ("name", "environment", "algorithm", "steps"), rows, left=3)
     echo('In a protocol: make = "zoo", arguments = { name = "..." }. `ccfs zoo show NAME` prints a card.')
 
 
@@ -334,6 +348,8 @@ def zoo_show(
     as_json: JsonOption = False,
 ) -> None:
     """Print the card of an agent, after its weights were compared with it."""
+    import json
+
     from ccfs.controllers.zoo import load
 
     card = load(name).card
@@ -342,7 +358,15 @@ def zoo_show(
         echo(*text.split("\n"))
         return
     echo(f"{card.name}: {card.algorithm} on {card.environment}, seed {card.seed}, {card.steps:,} steps")
-    echo(*(f"  {key}: {value}" for key, value in card.curve.items()))
+    for key, value in card.curve.items():
+        listed = value if isinstance(value, list) else []
+        rows = [row for row in listed if isinstance(row, dict)]
+        if rows and rows == listed:
+            heads = list(rows[0])
+            cells = [[json.dumps(row.get(head)) for head in heads] for row in rows]
+            print_table(key.replace("_", " "), heads, cells, left=0)
+        else:
+            echo(f"{key.replace('_', ' ')}: {json.dumps(value)}")
     first, last = card.training_reset_seeds
     echo(f"Training may have used the reset seeds {first} to {last}. Name them in `used_before`.")
     echo(f"Digest: {card.digest}", f"Trained by: {card.command}")

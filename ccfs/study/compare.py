@@ -21,7 +21,7 @@ from ccfs.report.charts import Chart
 from ccfs.report.figures import observed, overview_figure
 from ccfs.report.pages import INDEX, Figure, is_ours, rendered, report_link
 from ccfs.results.certificate import RunCertificate
-from ccfs.results.claims import ClaimLine, claim_cells, claim_lines
+from ccfs.results.claims import ClaimLine, claim_lines, size_text
 from ccfs.results.derive import refuse_missing_trials
 from ccfs.results.trial_lines import event_column, trial_lines
 from ccfs.runs.store import Store
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["HEADS", "Comparison", "Difference", "compare", "page", "paired_bounds"]
 
 HEADS = ("event", "first", "second", "at least", "at most", "observed", "pairs", "only first", "only second")
+_BOUNDS = (3, 4)  # the claim comes first on the page, so that a phone shows it
 _MOST_DRAWN = 40
 
 
@@ -304,18 +305,18 @@ def page(made: Comparison, stores: Sequence[Store], folder: Path) -> str:
         for run, store in zip(made.runs, stores, strict=True)
         for document in OpenedRun(store).certificates
     ]
-    tables = [
-        (run, report_link(store.root, folder), *claim_cells(run.claims))
-        for run, store in zip(made.runs, stores, strict=True)
-    ]
+    runs = [(run, report_link(store.root, folder)) for run, store in zip(made.runs, stores, strict=True)]
     return rendered(
         "compare.html.j2",
         links=[(INDEX, "All runs")] if is_ours(folder / INDEX) else [],
         made=made,
         heads=HEADS,
+        order=(*_BOUNDS, *(i for i in range(len(HEADS)) if i not in _BOUNDS)),
         forest=_forest(made.differences[:_MOST_DRAWN]) if made.differences else None,
         drawn=_MOST_DRAWN,
-        tables=tables,
+        runs=runs,
+        groups=[(run.name, run.claims) for run in made.runs],
+        size=size_text,
         curves=_curves(documents, has_several=len(made.runs) > 1),
         delta=exact_text(made.delta),
     )

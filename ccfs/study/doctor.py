@@ -172,7 +172,7 @@ def _extra(name: str) -> Check:
     use = _USES.get(name, "")
     if not (missing or apart):
         return Check(name=f"extra {name}", state="works", detail=f"installed, for {use}", mend=())
-    commands = [_pip(missing)] if missing else []
+    commands = [_pip([*missing, *_kept()])] if missing else []
     commands += [_pip(apart, "--no-deps")] if apart else []
     detail = f"not complete, for {use}"
     if name in WITHOUT_DEPENDENCIES and sys.version_info >= (3, 12):
@@ -184,10 +184,22 @@ def _extras() -> set[str]:
     return set(importlib.metadata.metadata(distribution()).get_all("Provides-Extra") or ())
 
 
+def _kept() -> list[str]:
+    """Return the pins of the extras that work here. Without them, pip would break one extra to install another."""
+    working = (extra for extra in sorted(_extras()) if not missing_requirements(extra))
+    wanted = dict.fromkeys(each for extra in working for each in _requirements(extra))
+    return [str(each) for each in wanted if any(one.operator in ("==", "<") for one in each.specifier)]
+
+
 def missing_requirements(extra: str | None) -> list[str]:
     """Return the requirements of an extra, or of the core, that are not met here, as the metadata writes them."""
+    return [str(wanted) for wanted in _requirements(extra) if not _is_met(wanted)]
+
+
+def _requirements(extra: str | None) -> list[Requirement]:
+    """Return the requirements of an extra, or of the core, on this Python, without markers."""
     own = distribution()
-    found: list[str] = []
+    found: list[Requirement] = []
     for text in importlib.metadata.requires(own) or ():
         wanted = Requirement(text)
         environment = {key: str(value) for key, value in default_environment().items()}
@@ -196,10 +208,10 @@ def missing_requirements(extra: str | None) -> list[str]:
         if (extra is None) != is_of_core or not (wanted.marker is None or wanted.marker.evaluate(environment)):
             continue
         if wanted.name == own:
-            found += [inner for part in sorted(wanted.extras) for inner in missing_requirements(part)]
-        elif not _is_met(wanted):
+            found += [inner for part in sorted(wanted.extras) for inner in _requirements(part)]
+        else:
             wanted.marker = None
-            found.append(str(wanted))
+            found.append(wanted)
     return list(dict.fromkeys(found))
 
 

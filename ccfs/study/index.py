@@ -28,7 +28,8 @@ def write_index(folder: Path, found: RunList) -> Path:
         (Path(os.path.relpath(place, folder)).as_posix(), report_link(place, folder), run)
         for place, run in zip(places, found.runs, strict=True)
     ]
-    page = rendered("index.html.j2", found=found, rows=rows, pages=_pages(folder), size=size_text)
+    groups = [(place, run.claims) for place, _, run in rows if run.claims]
+    page = rendered("index.html.j2", found=found, rows=rows, groups=groups, pages=_pages(folder), size=size_text)
     write_atomically(path, page.encode())
     return path
 

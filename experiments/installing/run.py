@@ -105,7 +105,7 @@ COMMANDS = {
     "cluster": f"{_QUICK} && python cluster.py",
     "minari": f"{_QUICK} && export MINARI_DATASETS_PATH=$PWD/minari && "
     "ccfs export RUN --minari demo/a-v0 --arm steering/one && python minari_file.py",
-    "safety": "ccfs study run goal2-ladder --seeds 1 --workers 1 -o RUN || test $? -eq 1",
+    "safety": "ccfs study run goal2 --seeds 1 --workers 1 -o RUN || test $? -eq 1",
     "omnisafe": "python omnisafe_run.py",
     "dev": "ruff --version && mypy --version && pytest --version",
 }

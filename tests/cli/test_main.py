@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import csv
+import re
 import subprocess
 import sys
+from zipfile import BadZipFile
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from ccfs.cli import shared
 from ccfs.cli.main import app
 from ccfs.images.data import DataError
 from ccfs.runs.store import RunError
@@ -19,6 +23,27 @@ def test_python_dash_m_is_the_command():
     refused = subprocess.run([sys.executable, "-m", "ccfs", "nothing"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "Usage: ccfs " in refused.stderr
+
+
+def test_a_table_fits_a_terminal_and_breaks_no_number():
+    heads = ("name of it", "what it asks", "long head", "seen")
+    rows = [("a-name-in-one", "many words " * 8, "1", "495 of 500")]
+    whole = [13, 88, 9, 10]
+    assert shared._widths(heads, rows, 2, sys.maxsize) == whole
+    assert shared._widths(heads, rows, 2, 60) == [13, 28, 9, 10]
+    assert shared._widths(heads, rows, 2, 0) == [13, 5, 4, 10]  # words and numbers stay whole, whatever there is
+
+
+@pytest.mark.parametrize("columns", [30, 60, 80, 200])
+def test_a_table_on_a_terminal_loses_no_word(columns, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for rich
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    shared.print_table("t", ("arm", "what it asks", "seen"), [("a/b", "words to be told " * 6, "495 of 500")], left=2)
+    printed = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    assert printed.count("told") == 6
+    assert "495 of 500" in printed
+    assert max(map(len, printed.splitlines())) <= max(columns, 29)
 
 
 def test_commands_are_listed_in_order_of_work_and_none_is_lost():
@@ -36,6 +61,8 @@ def test_commands_are_listed_in_order_of_work_and_none_is_lost():
         (DataError("mnist is missing."), 2, "mnist is missing."),
         (ImportError("needs the extra `minari`."), 2, "needs the extra `minari`."),
         (OSError("no room left"), 2, "no room left"),
+        (csv.Error("no table"), 2, "A file that was named cannot be read as what its name says: no table."),
+        (BadZipFile("no zip"), 2, "A file that was named cannot be read as what its name says: no zip."),
         (SystemExit(0), 2, "Code that this command ran tried to end the process: SystemExit(0). Remove that call."),
         (KeyboardInterrupt(), 130, "Interrupted."),
         (ValueError("forged\nline\x1b[2K"), 2, "forged\\x0aline\\x1b[2K"),

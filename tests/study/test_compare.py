@@ -133,6 +133,7 @@ def test_compare_command_writes_a_page_without_scripts_and_json(runs, tmp_path):
     written = (tmp_path / "c.html").read_text()
     assert "<script" not in written
     assert "default-src 'none'" in written
+    assert written.index(">at least<") < written.index(">first<")  # the claim first, for phones
     stores = [Store(runs / "a"), Store(runs / "b")]
     assert written == page(compare(stores, delta=0.02), stores, tmp_path)
     found = json.loads(call("compare", runs / "a", runs / "b", "--delta", "0.02", "--json").output)

@@ -71,6 +71,17 @@ def test_missing_requirements_follow_extras_of_extras(monkeypatch):
     assert len(doctor.missing_requirements(None)) == len(PROJECT["dependencies"]) - 1  # tomli is for older Pythons
 
 
+def test_a_command_keeps_the_pins_of_an_extra_that_works(monkeypatch):
+    """pip would bring a newer Gymnasium beside Stable-Baselines3, and Safety-Gymnasium would be gone."""
+    monkeypatch.setattr(doctor, "_is_met", lambda wanted: "stable" not in wanted.name)
+    (command,) = doctor._extra("sb3").mend
+    assert "'stable-baselines3>=2.3.2' " in command
+    assert {"gymnasium==0.28.1", "mujoco==2.3.3", "numpy<2", "pyarrow<26"} <= set(shlex.split(command))
+    monkeypatch.setattr(doctor, "_is_met", lambda wanted: wanted.name not in ("stable-baselines3", "mujoco"))
+    (alone,) = doctor._extra("sb3").mend
+    assert "gymnasium" not in alone
+
+
 def test_a_build_of_a_release_meets_its_pin(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.13.0+cpu")
     assert doctor._is_met(Requirement("torch==2.13.0"))

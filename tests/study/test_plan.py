@@ -173,6 +173,9 @@ def test_plan_command_reads_a_protocol_and_draws(tmp_path):
     assert found["plans"][0]["family"] == 2
     none = call("plan", tmp_path / "p.toml", "--rate", "0.6", "--budget", "0.5")
     assert (none.exit_code, "no number of trials" in none.output) == (1, True)
+    hopeless = call("plan", tmp_path / "p.toml", "--rate", "0.01", "--budget", "0.5").output
+    assert "may fail" in answer.output
+    assert "may fail" not in hopeless  # a table of dashes says nothing
 
 
 def test_plan_command_takes_the_draws_of_a_stratified_protocol(tmp_path, monkeypatch):
