@@ -19,8 +19,8 @@ _FORMAT = b"ccfs-code-1\0"
 _LEFT_OUT = frozenset({"kind", "type_comment", "type_ignores", "ctx"})
 # What an import can load: sources, compiled modules without source, and libraries of machine code.
 _CODE = (".py", ".pyc", ".so", ".pyd")
-# Python 3.10 and 3.11 count the depth of a tree in one place for all threads. If another one parses in between, which it
-# can while garbage is collected, they raise SystemError though nothing is wrong with the source.
+# Python 3.10 and 3.11 count the depth of a tree in one place for all threads. If another one parses in between, which
+# happens while garbage is collected, they raise SystemError though nothing is wrong with the source.
 _TRIES = 100
 
 
