@@ -231,7 +231,8 @@ def _names(code: CodeType) -> set[str]:
 def _of_class(place: str, kind: type) -> Iterator[Place]:
     """Yield the attributes of a class of the user's own, and of the classes it comes from."""
     for base in kind.__mro__:
-        if not _is_own(base.__module__, getattr(sys.modules.get(base.__module__), "__file__", None)):
+        module = getattr(base, "__module__", None)  # classes that SWIG makes, as Box2D's, have none
+        if module is None or not _is_own(module, getattr(sys.modules.get(module), "__file__", None)):
             continue
         for name, value in vars(base).items():
             # A static or a class method, or a property, stands for its function.

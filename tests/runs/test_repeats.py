@@ -199,6 +199,25 @@ def test_own_generators_leaves_shared_ones_and_plain_objects_alone():
     assert own_generators({"part": [random.random, np.random.rand, Slotted, random, {"a": 1}, object(), steps]}) == {}
 
 
+class _Homeless(type):
+    """Makes classes that do not know their module, as SWIG does."""
+
+    @property
+    def __module__(cls):
+        raise AttributeError("__module__")
+
+
+def test_own_generators_passes_over_a_class_without_a_module():
+    class Swig(metaclass=_Homeless):
+        pass
+
+    with pytest.raises(AttributeError):
+        _ = Swig.__module__
+    made = Swig()
+    made.generator = np.random.default_rng(1)
+    assert list(own_generators({"part": made})) == ["part.generator"]
+
+
 def steps():
     return random.random() + np.random.rand()  # noqa: NPY002
 
