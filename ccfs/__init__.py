@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ccfs.runtime.environment import Signals, SixTuple
     from ccfs.runtime.history import Source
     from ccfs.runtime.program import CausalProgram, FallbackEntry
+    from ccfs.runtime.remade import MadeAnew
     from ccfs.runtime.selector import Selection
     from ccfs.runtime.streams import Purpose, Streams
     from ccfs.runtime.wrapper import ProposalWrapper
@@ -62,6 +63,7 @@ __all__ = [
     "FixedFallback",
     "GoalBeforeCost",
     "GreedyShift",
+    "MadeAnew",
     "NoAbstention",
     "NoCostUntilGoal",
     "NoShift",
@@ -113,6 +115,7 @@ _HOMES = {
     "FixedFallback": "ccfs.runtime.components",
     "GoalBeforeCost": "ccfs.runs.events",
     "GreedyShift": "ccfs.attacks.rules",
+    "MadeAnew": "ccfs.runtime.remade",
     "NoAbstention": "ccfs.runs.events",
     "NoCostUntilGoal": "ccfs.runs.events",
     "NoShift": "ccfs.attacks.rules",

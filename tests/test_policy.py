@@ -473,6 +473,29 @@ def test_certify_policy_refuses_trials_that_do_not_repeat(env, policy, more, wor
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
+class Wearing(Slope):
+    """Its simulator remembers all earlier episodes of this object, and can be made again."""
+
+    def __init__(self):
+        super().__init__()
+        self.episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward + 1e-3 * self.episodes, terminated, truncated, info
+
+
+def test_simulator_that_remembers_is_refused_with_advice_that_helps():
+    with pytest.raises(ccfs.PremiseError, match=r"put `ccfs\.MadeAnew` around it"):
+        ccfs.certify_policy(Wearing(), half, event=good, **BASE)
+    found = ccfs.certify_policy(ccfs.MadeAnew(Wearing()), half, event=good, **BASE)
+    assert found.successes == BASE["trials"]
+
+
 def test_a_coin_tossed_at_construction_gives_no_certificate():
     """Each of 12 calls meets 16 new environments. All agree with the first with probability 1/65,536.
 

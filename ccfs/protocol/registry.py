@@ -80,6 +80,12 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
             "An environment of Gymnasium, with the arguments of its own.",
             _a_module,
         ),
+        "gymnasium-anew": _part(
+            "ccfs.runtime.remade:make_anew",
+            "id max_episode_steps",
+            "The same, made anew at each reset, for simulators that remember earlier episodes, such as Box2D's.",
+            _a_module,
+        ),
         "corridor": _part(
             "ccfs.envs.toys.corridor:make",
             "horizon post start",

@@ -29,7 +29,10 @@ _WHO = {
     "action": "The verifier or a fallback answered differently.",
     "skipped": "A fallback answered differently.",
 }
-_ENVIRONMENT = "The environment behaved differently."
+_ENVIRONMENT = (
+    "The environment behaved differently. If its simulator remembers earlier episodes, as Box2D's does, put "
+    '`ccfs.MadeAnew` around it, or write make = "gymnasium-anew" in the protocol.'
+)
 MUST = (
     "Trials must follow from the reset seed and the noise alone. Clear every memory in `reset`, and draw random "
     "numbers from the environment's `np_random` only. Nothing is certified."

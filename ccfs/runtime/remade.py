@@ -1,4 +1,4 @@
-"""Make a second environment as a given one was made, as far as the object itself tells how."""
+"""Make further environments as a given one was made, as far as the object itself tells how."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-__all__ = ["arguments_of", "layers", "remaker"]
+__all__ = ["MadeAnew", "arguments_of", "layers", "make_anew", "remaker"]
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 # Wrappers that do not keep all of their arguments, with those that matter to a trial. The others of SB3's Monitor say
@@ -62,6 +62,38 @@ def remaker(env: AnyEnv) -> Callable[[], AnyEnv]:
             "`env=lambda: MyEnv(3)`, or what gymnasium.make gives for a registered id."
         ) from error
     return make
+
+
+class MadeAnew(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Makes its environment anew at each reset, because its simulator remembers earlier episodes.
+
+    Such trials do not follow from the reset seed, and nothing is certified about them. Box2D is such a simulator before
+    Gymnasium 1.0: two of 100 episodes of LunarLander-v2 are others in another order.
+
+    Args:
+        env: an environment that tells how it was made, see `remaker`.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        make = remaker(env)
+        super().__init__(env)
+        self._make, self._is_used = make, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode. Without a seed, its random numbers follow those of the last one."""
+        if self._is_used:
+            former = self.env
+            self.env = self._make()
+            if seed is None:
+                self.env.unwrapped.np_random = former.unwrapped.np_random
+            former.close()
+        self._is_used = True
+        return self.env.reset(seed=seed, options=options)
+
+
+def make_anew(id: str, max_episode_steps: int | None = None, **arguments: Any) -> MadeAnew:
+    """Return an environment of Gymnasium by its id, as `gymnasium.make` does, that is made anew at each reset."""
+    return MadeAnew(gymnasium.make(id, max_episode_steps=max_episode_steps, **arguments))
 
 
 def _inner(env: AnyEnv) -> AnyEnv:

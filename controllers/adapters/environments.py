@@ -43,7 +43,7 @@ class Environment(Protocol):
 _HARMLESS = {
     "Monitor", "OrderEnforcing", "PassiveEnvChecker", "TimeLimit", "RecordEpisodeStatistics", "RecordVideo",
     "HumanRendering", "RenderCollection", "TransformReward", "NormalizeReward", "ClipReward",
-    "ProposalWrapper", "SixTuple", "PricedCost",
+    "ProposalWrapper", "SixTuple", "PricedCost", "MadeAnew",
 }  # fmt: skip
 """Wrappers that keep observations and actions, and our own, which a certificate puts around anyway."""
 _HOMES = {"gymnasium", "stable_baselines3", "ccfs"}

@@ -52,7 +52,7 @@ def test_registry_refuses_what_is_neither_a_name_nor_a_path(path):
 
 def test_registry_names_belong_to_their_kind():
     assert target("controller", "navigator") != target("fallback", "navigator")
-    with pytest.raises(ValueError, match="must be one of safety-gymnasium, gymnasium, corridor, chain"):
+    with pytest.raises(ValueError, match="must be one of safety-gymnasium, gymnasium, gymnasium-anew, corridor, chain"):
         accepted("environment", "lidar-box")
 
 

@@ -8,7 +8,7 @@ import pytest
 from toys import Line, limited
 
 from ccfs.envs.toys.corridor import make as corridor
-from ccfs.runtime.remade import arguments_of, layers, remaker
+from ccfs.runtime.remade import MadeAnew, arguments_of, layers, make_anew, remaker
 
 
 class Plain(Line):
@@ -134,3 +134,59 @@ def test_monitor_of_stable_baselines3_is_made_again_without_its_log(tmp_path):
     assert second.info_keywords == first.info_keywords
     assert second.results_writer is None
     first.close()
+
+
+class Remembers(Line):
+    """Rewards the number of its episodes, and begins at a random place."""
+
+    episodes = 0
+
+    def __init__(self):
+        super().__init__()
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        super().reset(seed=seed, options=options)
+        return np.array([self.np_random.normal()], np.float32), {}
+
+    def step(self, action):
+        return (*super().step(action)[:1], float(self.episodes), False, False, {})
+
+
+def rewards(env, seeds):
+    found = []
+    for seed in seeds:
+        first, _ = env.reset(seed=seed)
+        found.append((float(first[0]), env.step(np.zeros(env.action_space.shape, env.action_space.dtype))[1]))
+    return found
+
+
+def test_environment_that_is_made_anew_remembers_no_episode():
+    plain, anew = Remembers(), MadeAnew(Remembers())
+    assert [reward for _, reward in rewards(plain, [4, 5, 4])] == [1.0, 2.0, 3.0]
+    first, second, third = rewards(anew, [4, 5, 4])
+    assert first == third
+    assert (first[0] != second[0], first[1], second[1]) == (True, 1.0, 1.0)
+
+
+def test_environment_that_is_made_anew_goes_on_with_its_random_numbers():
+    """Two resets without a seed must not begin at the same place, nor at one that the first seed does not determine."""
+    found = [rewards(MadeAnew(Remembers()), [4, None, None]) for _ in range(2)]
+    assert found[0] == found[1] == [(place, 1.0) for place, _ in rewards(Remembers(), [4, None, None])]
+    assert len(set(found[0])) == 3
+
+
+def test_environment_that_is_made_anew_can_be_remade_and_has_its_time_limit():
+    env = make_anew("Pendulum-v1", max_episode_steps=7, g=3.0)
+    again = remaker(env)()
+    assert kinds(again) == kinds(env)
+    assert (again.unwrapped.g, again.spec.max_episode_steps) == (3.0, 7)
+    again.reset(seed=1)
+    again.reset(seed=2)
+    ends = [again.step(np.zeros(1, np.float32))[3] for _ in range(7)]
+    assert ends == [False] * 6 + [True]
+
+
+def test_environment_that_nobody_can_make_again_is_not_made_anew():
+    with pytest.raises(TypeError, match="nobody can tell what"):
+        MadeAnew(Hidden())
