@@ -61,7 +61,8 @@ def stoppable() -> Iterator[None]:
         return
     deliver()
     former = {number: signal.signal(number, _came) for number in _SIGNALS}
-    alarm = None if _ALARM is None else signal.getsignal(_ALARM)
+    if _ALARM is not None:
+        former[_ALARM] = signal.getsignal(_ALARM)
     outer, _stop.outer = _stop.outer, _imports(sys._getframe())
     hook, sys.unraisablehook = sys.unraisablehook, _unraised(sys.unraisablehook)
     try:
@@ -70,10 +71,9 @@ def stoppable() -> Iterator[None]:
     finally:
         _forget()
         sys.unraisablehook, _stop.outer = hook, outer
-        if _ALARM is not None:
-            signal.signal(_ALARM, alarm)
         for number, handler in former.items():
-            signal.signal(number, handler)
+            # None: the handler was not set by Python, so Python cannot set it again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def deliver() -> None:
