@@ -43,6 +43,7 @@ COMMANDS = {
     "sign": (("run IN/protocol.toml -o RUN --workers 1",), "sign RUN --key IN/key"),
     "image certify, two processes": ((), f"{IMAGE} -o RUN --workers 2"),
 }
+PATH = os.pathsep.join(filter(None, (str(SUPPORT), os.environ.get("PYTHONPATH"))))
 CODES = {signal.SIGINT: (130, -signal.SIGINT), signal.SIGTERM: (143,)}
 
 
@@ -77,7 +78,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+            env={**os.environ, "PYTHONPATH": PATH},
             cwd=self.inputs,
             # A program in the background inherits an ignored SIGINT. A command in a terminal does not.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
