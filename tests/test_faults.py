@@ -126,6 +126,16 @@ def test_page_says_what_came_of_the_signals():
     assert f"**{total} signals** to {len(found['commands'])} commands, {told} of them while our code ran" in text
 
 
+def test_stored_exits_are_all_clean_and_the_page_says_how_many_there_are():
+    found = stored("exits")
+    assert len(found["exit_codes"]) == 15
+    for name, codes in found["exit_codes"].items():
+        assert codes == {"0": found["rounds"]}, name
+    text = (STORED / "README.md").read_text(encoding="utf-8")
+    total = found["rounds"] * len(found["exit_codes"])
+    assert f"**{total} processes**, {found['rounds']} of each of {len(found['exit_codes'])} commands" in text
+
+
 def test_stored_cluster_came_to_the_same_bytes_after_every_break():
     cases = stored("cluster")["cases"]
     assert len(cases) == 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from ccfs.cli.signals import die_silently, stop_code, stoppable
+from ccfs.cli.signals import deliver, die_silently, stop_code, stoppable
 
 __all__ = ["main"]
 
@@ -16,6 +16,7 @@ def main() -> NoReturn:
         with stoppable():
             from ccfs.cli.main import app
 
+            deliver()
             app(prog_name="ccfs")
         code: object = 0
     except KeyboardInterrupt as error:  # before a command began

@@ -12,18 +12,20 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import signal
+import secrets
+import shutil
+import stat
 import struct
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Confinement", "confine", "end_with_parent", "excess"]
+__all__ = ["Confinement", "confine", "end_with_parent", "excess", "has_others", "remove_tree"]
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_FILTER = 1, 22, 38, 2
 _EPERM = 1
+_DEEPEST = 32
 
 # Landlock: system calls, which have the same numbers everywhere, and access rights.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -76,6 +78,7 @@ class Confinement:
         resident: bytes in memory, of the process and those that it started.
         processes: how many these may be.
         written: bytes of all files in the folder where it may write.
+        files: how many files and folders may be there.
     """
 
     memory: int = 8 << 30
@@ -85,6 +88,7 @@ class Confinement:
     resident: int = 4 << 30
     processes: int = 64
     written: int = 1 << 30
+    files: int = 100_000
 
 
 def confine(scratch: Path, settings: Confinement) -> tuple[str, ...]:
@@ -109,10 +113,10 @@ def confine(scratch: Path, settings: Confinement) -> tuple[str, ...]:
     return left
 
 
-def end_with_parent() -> None:
-    """Let this process be killed when the one that started it ends. Only Linux knows this."""
+def end_with_parent(number: int = 9) -> None:
+    """Let this process get a signal (SIGKILL) when the one that started it ends. Only Linux knows this."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def excess(group: int, scratch: Path, settings: Confinement) -> str | None:
@@ -123,25 +127,124 @@ def excess(group: int, scratch: Path, settings: Confinement) -> str | None:
         scratch: the folder where it may write.
         settings: the limits.
     """
-    found = list(_resident(group)) if sys.platform == "linux" else []
-    written = sum(_size(Path(below) / name) for below, _, names in os.walk(scratch) for name in names)
-    if len(found) > settings.processes:
+    members = _members(group)
+    if len(members) > settings.processes:
         return f"more than {settings.processes} processes"
-    if sum(found) > settings.resident:
+    hidden = _Hidden(scratch, settings.file_size)
+    try:
+        for member in members:
+            hidden.look(member)
+    except PermissionError:
+        return "away the right to look at a process"
+    if sum(members.values()) + hidden.memory > settings.resident:
         return f"more than {settings.resident >> 20:,} MiB of memory"
+    return _too_much_written(scratch, hidden.written, settings)
+
+
+def has_others(group: int) -> bool:
+    """Return whether a group of processes has members besides this process."""
+    return any(member != os.getpid() for member in _members(group))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of a process that has ended, however deep it is and whoever may look into it."""
+    with suppress(OSError):
+        while folders := [entry.path for entry in _inside(folder) if entry.is_dir(follow_symlinks=False)]:
+            for below in folders:
+                os.chmod(below, 0o700)
+                for entry in _inside(below):
+                    if entry.is_dir(follow_symlinks=False):
+                        # It comes up one level, so that no path gets long.
+                        os.chmod(entry.path, 0o700)
+                        os.rename(entry.path, folder / secrets.token_hex(16))
+                    else:
+                        os.unlink(entry.path)
+                os.rmdir(below)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _inside(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as listing:
+        return list(listing)
+
+
+def _too_much_written(scratch: Path, written: int, settings: Confinement) -> str | None:
+    """Return in words what is too much in a folder, or None. A folder that cannot be read could hold anything."""
+    pending, count = [(os.fspath(scratch), 0)], 0
+    while pending:
+        folder, depth = pending.pop()
+        try:
+            with os.scandir(folder) as listing:
+                for entry in listing:
+                    count += 1
+                    if count > settings.files:
+                        return f"more than {settings.files:,} files"
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((entry.path, depth + 1))
+                    written += _size(Path(entry.path))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # it may vanish at any moment
+        except OSError:
+            return "away the right to read a folder"
+        if depth > _DEEPEST:
+            return f"more than {_DEEPEST} levels of folders"
     return f"more than {settings.written >> 20:,} MiB of files" if written > settings.written else None
 
 
-def _resident(group: int) -> Iterator[int]:
-    """Yield the bytes in memory of each process of a group."""
+class _Hidden:
+    """What processes hold that no listing shows: files without a name, and shared memory that no process touches."""
+
+    def __init__(self, scratch: Path, file_size: int) -> None:
+        self._scratch, self._file_size = os.fsencode(scratch.resolve()), file_size
+        self._files: dict[int, int] = {}
+        self._shared: dict[int, int] = {}
+
+    def look(self, process: int) -> None:
+        """Look at the files and the memory of a process."""
+        with suppress(FileNotFoundError, ProcessLookupError):  # it may end at any moment
+            for name in os.listdir(f"/proc/{process}/fd"):
+                with suppress(FileNotFoundError):
+                    status = os.stat(f"/proc/{process}/fd/{name}")
+                    if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                        self._files[status.st_ino] = status.st_blocks * 512
+            for line in Path(f"/proc/{process}/maps").read_bytes().splitlines():
+                self._look_at(line.split(None, 5))
+
+    def _look_at(self, mapping: list[bytes]) -> None:
+        if len(mapping) < 6 or not mapping[5].endswith(b" (deleted)"):
+            return
+        first, last = (int(place, 16) for place in mapping[0].split(b"-"))
+        number = int(mapping[4])
+        if mapping[5].startswith(self._scratch):
+            # Nobody can ask how long it is, so it counts as long as it may be.
+            self._files.setdefault(number, self._file_size)
+        elif mapping[1].endswith(b"s"):
+            self._shared[number] = max(self._shared.get(number, 0), last - first)
+
+    @property
+    def written(self) -> int:
+        """Bytes of files without a name."""
+        return sum(self._files.values())
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory."""
+        return sum(self._shared.values())
+
+
+def _members(group: int) -> dict[int, int]:
+    """Return the bytes in memory of each process of a group. Only Linux tells."""
+    found: dict[int, int] = {}
+    if sys.platform != "linux":
+        return found
     page = os.sysconf("SC_PAGE_SIZE")
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError, ValueError, IndexError):  # it may end at any moment
-                # The name of the program, in brackets, may hold spaces and brackets.
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == group:
-                    yield int(fields[21]) * page
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError, ValueError, IndexError):  # it may end at any moment
+            # The name of the program, in brackets, may hold spaces and brackets.
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group and fields[0] != "Z":
+                found[int(name)] = int(fields[21]) * page
+    return found
 
 
 def _size(path: Path) -> int:

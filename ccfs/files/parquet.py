@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ccfs.files.pages import PageError, pages
+from ccfs.files.pages import LongListError, PageError, footer, pages
 from ccfs.files.reading import RefusedFileError, limits, read_bytes, too_much
 
 __all__ = ["ROW_GROUP", "ParquetSink", "parquet_bytes", "parquet_columns", "parquet_head", "read_parquet"]
@@ -45,7 +45,7 @@ def read_parquet(
         ValueError: a column is not in the table.
     """
     with _opened(source, where) as opened:
-        names = opened.file.schema_arrow.names
+        names = opened.schema.names
         missing = [name for name in columns or () if name not in names]
         if missing:
             raise ValueError(f"{opened.where}: must have the column {missing[0]!r}, got {names}.")
@@ -55,13 +55,13 @@ def read_parquet(
 def parquet_columns(path: Path) -> list[str]:
     """Return the names of a file's columns. No data is read."""
     with _opened(path) as opened:
-        return list(opened.file.schema_arrow.names)
+        return list(opened.schema.names)
 
 
 def parquet_head(path: Path) -> tuple[pa.Schema, int]:
     """Return the columns and the number of rows that a file states. No data is read."""
     with _opened(path) as opened:
-        return opened.file.schema_arrow, int(opened.file.metadata.num_rows)
+        return opened.schema, opened.footer.rows
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -107,18 +107,23 @@ class _Opened:
     def __init__(self, content: pa.Buffer, where: object) -> None:
         self.where = where
         self._content = memoryview(content).cast("B")
-        footer = int.from_bytes(self._content[-8:-4], "little")
+        length = int.from_bytes(self._content[-8:-4], "little")
         ends = bytes(self._content[:4]), bytes(self._content[-4:])
-        if len(content) < 12 or ends != (b"PAR1", b"PAR1") or footer > len(content) - 12:
+        if len(content) < 12 or ends != (b"PAR1", b"PAR1") or length > len(content) - 12:
             raise RefusedFileError(f"{where}: must be a whole Parquet file.")
-        if footer > _MOST_FOOTER:
-            raise too_much(where, "bytes of Parquet footer", footer, _MOST_FOOTER)
+        if length > _MOST_FOOTER:
+            raise too_much(where, "bytes of Parquet footer", length, _MOST_FOOTER)
+        # Before Arrow sees the footer, and never through `metadata.row_group`: what Arrow throws there aborts the
+        # process.
+        told = bytes(self._content[-8 - length : -8])
+        self.footer = footer(told, columns=limits().columns, groups=1 + limits().rows // ROW_GROUP)
         # Everything happens in the caller's thread and in memory that Arrow owns. Arrow's own threads may still hold
         # what they read when the interpreter ends. If that is a Python object, dropping it then aborts the process. So
         # there are no threads, no read-ahead (`pre_buffer` uses threads) and no `pq.read_table` (which always uses
         # them).
         self._stream = pa.BufferReader(content)
-        self.file = self._open()
+        self._file = self._open()
+        self.schema = self._file.schema_arrow
 
     def _open(self, **more: object) -> pq.ParquetFile:
         return pq.ParquetFile(
@@ -132,19 +137,20 @@ class _Opened:
 
     def read(self, names: Sequence[str], most: int) -> pa.Table:
         """Return columns after checking that they are no larger than they may be."""
-        rows = self.file.metadata.num_rows
+        rows = self.footer.rows
         if rows > limits().rows:
             raise too_much(self.where, "rows", rows, limits().rows)
         if not 0 <= rows <= most:
             raise RefusedFileError(f"{self.where}: must have at most {most:,} rows, got {rows:,}.")
-        schema = self.file.schema_arrow
-        if len(set(schema.names)) != len(schema.names):
+        schema = self.schema
+        if tuple(schema.names) != self.footer.columns:
             raise self._refusal("the names of its columns")
         self._check_pages(names, rows)
         texts = [name for name in names if _is_text(schema.field(name).type)]
         # A text column stays a dictionary until its texts are known to be short. Otherwise one long text that is named
         # by every row would be copied as often.
-        table = self._open(metadata=self.file.metadata, read_dictionary=texts).read(columns=names, use_threads=False)
+        file = self._open(metadata=self._file.metadata, read_dictionary=texts) if texts else self._file
+        table = file.read(columns=names, use_threads=False)
         if table.num_rows != rows:
             raise self._refusal("its number of rows")
         for name in texts:
@@ -156,31 +162,27 @@ class _Opened:
 
     def _check_pages(self, names: Sequence[str], rows: int) -> None:
         """Add up what unpacking the columns takes, from the header of every page."""
-        metadata, schema, limit = self.file.metadata, self.file.schema_arrow, limits().table
+        schema, limit = self.schema, limits().table
         widths = {name: _width(schema.field(name).type) for name in names}
         odd = [name for name, width in widths.items() if width is None]
         if odd:
             raise self._refusal(f"the type {schema.field(odd[0]).type} of its column {odd[0]!r}")
         total = 0
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            for index in range(group.num_columns):
-                chunk = group.column(index)
-                name = chunk.path_in_schema.partition(".")[0]
-                if name not in widths:
-                    continue
-                starts = [offset for offset in (chunk.dictionary_page_offset, chunk.data_page_offset) if offset]
-                values = 0
-                for page in pages(self._content, min(starts, default=0), chunk.total_compressed_size):
-                    if page.encoding not in _ENCODINGS:
-                        raise self._refusal(f"the encoding {page.encoding} of its column {name!r}")
-                    values += 0 if page.is_dictionary else page.values
-                    total += page.unpacked
-                if values != chunk.num_values:
-                    raise self._refusal(f"the number of values of its column {name!r}")
-                total += values * (widths[name] or 0)
-                if total > limit:
-                    raise too_much(self.where, "bytes after unpacking", total, limit)
+        for chunk in self.footer.chunks:
+            name = chunk.column
+            if name not in widths:
+                continue
+            values = 0
+            for page in pages(self._content, chunk.start, chunk.length):
+                if page.encoding not in _ENCODINGS:
+                    raise self._refusal(f"the encoding {page.encoding} of its column {name!r}")
+                values += 0 if page.is_dictionary else page.values
+                total += page.unpacked
+            if values != chunk.values:
+                raise self._refusal(f"the number of values of its column {name!r}")
+            total += values * (widths[name] or 0)
+            if total > limit:
+                raise too_much(self.where, "bytes after unpacking", total, limit)
 
     def _plain(self, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         longest = 0
@@ -205,6 +207,8 @@ def _opened(source: Path | bytes, where: object = None) -> Iterator[_Opened]:
         yield _Opened(content, where)
     except RefusedFileError:
         raise
+    except LongListError as error:
+        raise too_much(where, "items in a list of its footer", error.length, error.most) from None
     except (OSError, pa.ArrowException, PageError, MemoryError, OverflowError) as error:
         told = " ".join(str(error).split())[:200] or type(error).__name__
         raise RefusedFileError(f"{where}: must be a whole Parquet file: {told}") from None

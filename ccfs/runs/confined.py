@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
 
-from ccfs.files.confine import Confinement, confine, end_with_parent, excess
+from ccfs.files.confine import Confinement, confine, end_with_parent, excess, has_others
 
 if TYPE_CHECKING:
     from ccfs.runs.batches import Batch
@@ -44,14 +44,21 @@ def main(scratch: str, memory: int) -> None:
 
 
 def _watch(child: int, scratch: Path, settings: Confinement) -> NoReturn:
-    """End as the child ends. If its processes have too much, say so on stderr and end all of them."""
-    end_with_parent()
+    """End as the child ends. If its processes have too much, say so on stderr and end all of them.
+
+    All of them also end with the process that asks, and with the child: nobody would watch the others any more.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    end_with_parent(signal.SIGTERM)
     for descriptor in (0, 1):
         os.close(descriptor)  # else nobody would see that the child has closed them
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
+            if has_others(os.getpgrp()):
+                os.write(2, f"\nit ended with the code {code} and left processes, which were stopped.\n".encode())
+                os.killpg(0, signal.SIGKILL)
             os._exit(code if code >= 0 else 128 - code)
         found = excess(os.getpgrp(), scratch, settings)
         if found is not None:

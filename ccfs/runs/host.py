@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import IO, Protocol
 from weakref import WeakKeyDictionary, finalize
 
 from ccfs.certificates.schedule import ProposalSchedule, Schedule
-from ccfs.files.confine import Confinement
+from ccfs.files.confine import Confinement, remove_tree
 from ccfs.files.imports import from_source
 from ccfs.files.reading import Limits, limits
 from ccfs.protocol import model
@@ -252,7 +251,12 @@ def send(stream: IO[bytes], head: dict[str, object], *blobs: bytes) -> None:
 def receive(stream: IO[bytes], most: int) -> tuple[dict[str, object], tuple[bytes, ...]]:
     """Read a message of at most `most` bytes. Raise EOFError or ValueError for anything else."""
     (length,) = _HEAD.unpack(_exactly(stream, _HEAD.size, most))
-    head = json.loads(_exactly(stream, length, most))
+    # As objects, a JSON text takes many times its length.
+    text = _exactly(stream, length, min(most, limits().document))
+    try:
+        head = json.loads(text)
+    except RecursionError:
+        head = None
     sizes = head.get("blobs") if isinstance(head, dict) else None
     if not (isinstance(sizes, list) and len(sizes) < 10 and all(type(size) is int and size >= 0 for size in sizes)):
         raise ValueError("it sent no message")
@@ -292,4 +296,4 @@ def _end(child: subprocess.Popen[bytes], errors: IO[bytes], scratch: Path) -> No
         if stream is not None:
             with suppress(OSError):
                 stream.close()
-    shutil.rmtree(scratch, ignore_errors=True)
+    remove_tree(scratch)

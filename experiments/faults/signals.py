@@ -43,6 +43,7 @@ COMMANDS = {
     "sign": (("run IN/protocol.toml -o RUN --workers 1",), "sign RUN --key IN/key"),
     "image certify, two processes": ((), f"{IMAGE} -o RUN --workers 2"),
 }
+PATH = os.pathsep.join(filter(None, (str(SUPPORT), os.environ.get("PYTHONPATH"))))
 CODES = {signal.SIGINT: (130, -signal.SIGINT), signal.SIGTERM: (143,)}
 
 
@@ -77,7 +78,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(SUPPORT)},
+            env={**os.environ, "PYTHONPATH": PATH},
             cwd=self.inputs,
             # A program in the background inherits an ignored SIGINT. A command in a terminal does not.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -94,12 +95,13 @@ class Command:
             os.killpg(started.pid, number)
         begun = time.monotonic()
         _, said = started.communicate()
-        kind = self._kind(number, started.returncode, said, time.monotonic() - begun)
+        seconds = time.monotonic() - begun
+        kind = self._kind(number, started.returncode, said, seconds)
         again = self._start(self.words)
         _, more = again.communicate()
         if again.returncode not in (0, 1) or more or contents(self.run) != self.end:
             return "wrong", f"after {after:.2f} s: the next call ended with {again.returncode}: {more}"
-        return kind, f"after {after:.2f} s: {started.returncode}: {said}"
+        return kind, f"after {after:.2f} s: {started.returncode} within {seconds:.1f} s: {said}"
 
     def _kind(self, number: signal.Signals, code: int, said: str, seconds: float) -> str:
         if code in (0, 1) and not said:
@@ -114,25 +116,31 @@ class Command:
 def main() -> int:
     """Send all signals and print what came of them."""
     arguments = parse(Arguments, __doc__ or "")
-    draw = random.Random(arguments.seed)
-    found: dict[str, dict[str, int]] = {}
-    wrong = []
+    command = spelled("experiments/faults/signals.py", arguments)
+    out = Path(arguments.out) if arguments.out else None
+    stored = json.loads(out.read_text(encoding="utf-8")) if out is not None and out.exists() else {}
+    # A command that was interrupted goes on with the commands that are missing.
+    before = stored if stored.get("command") == command else {"commands": {}, "wrong": []}
+    found, wrong = dict(before["commands"]), list(before["wrong"])
     for name in COMMANDS:
+        if name in found:
+            continue
+        draw = random.Random(f"{arguments.seed} {name}")
         with tempfile.TemporaryDirectory() as folder:
-            command, counts = Command(name, Path(folder)), Counter[str]()
+            tried, counts = Command(name, Path(folder)), Counter[str]()
             for _ in range(arguments.signals):
                 number = draw.choice(list(CODES))
-                kind, said = command.stopped(number, draw.uniform(0.0, command.seconds))
+                kind, said = tried.stopped(number, draw.uniform(0.0, tried.seconds))
                 counts[kind] += 1
                 if kind == "wrong":
                     wrong.append(f"{name}, {number.name} {said}")
+                    print(wrong[-1], file=sys.stderr, flush=True)
         found[name] = dict(sorted(counts.items()))
-        print(f"{name} ({command.seconds:.1f} s): {found[name]}", file=sys.stderr)
-    summary = {"command": spelled("experiments/faults/signals.py", arguments), "commands": found, "wrong": wrong}
-    text = json.dumps(summary, indent=2) + "\n"
-    if arguments.out:
-        write_atomically(Path(arguments.out), text.encode())
-    print(text, end="")
+        print(f"{name} ({tried.seconds:.1f} s): {found[name]}", file=sys.stderr, flush=True)
+        text = json.dumps({"command": command, "commands": found, "wrong": wrong}, indent=2) + "\n"
+        if out is not None:
+            write_atomically(out, text.encode())
+    print(json.dumps(found, indent=2))
     return 1 if wrong else 0
 
 

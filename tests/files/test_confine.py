@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from ccfs.files.confine import Confinement, excess, remove_tree
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,3 +101,37 @@ def test_confined_process_can_compute_and_start_programs_that_are_confined_too(t
     assert ended.stdout.splitlines() == ["()", "done"], ended.stderr
     assert (scratch / "own").exists()
     assert not outside.exists()
+
+
+def test_excess_counts_files_and_levels_and_refuses_what_it_cannot_read(tmp_path):
+    for number in range(5):
+        (tmp_path / str(number)).write_bytes(bytes(1 << 16))
+    group = os.getpgrp()
+    settings = {"processes": 1 << 20, "resident": 1 << 50}
+    assert excess(group, tmp_path, Confinement(**settings, files=5)) is None
+    assert excess(group, tmp_path, Confinement(**settings, files=4)) == "more than 4 files"
+    assert excess(group, tmp_path, Confinement(**settings, written=1 << 18)) == "more than 0 MiB of files"
+    assert excess(group, tmp_path, Confinement(processes=0)) == "more than 0 processes"
+    (tmp_path / "/".join("x" * 33)).mkdir(parents=True)
+    assert excess(group, tmp_path, Confinement(**settings)) == "more than 32 levels of folders"
+
+
+def test_remove_tree_removes_deep_and_closed_folders_and_follows_no_link(tmp_path):
+    folder, kept, before = tmp_path / "scratch", tmp_path / "kept", os.getcwd()
+    kept.mkdir()
+    (kept / "file").write_text("kept")
+    folder.mkdir()
+    (folder / "link").symlink_to(kept)
+    (folder / "closed" / "inside").mkdir(parents=True)
+    (folder / "closed" / "inside" / "link").symlink_to(kept)
+    (folder / "closed").chmod(0)
+    os.chdir(folder)
+    try:
+        for _ in range(2000):
+            os.mkdir("deep")
+            os.chdir("deep")
+    finally:
+        os.chdir(before)
+    remove_tree(folder)
+    assert not folder.exists()
+    assert (kept / "file").read_text() == "kept"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ccfs.files.pages import PageError, pages
+from ccfs.files.pages import PageError, footer, pages
 from ccfs.files.parquet import parquet_bytes, parquet_columns, parquet_head, read_parquet
 from ccfs.files.reading import Limits, RefusedFileError
 
@@ -177,6 +177,9 @@ def test_pages_are_those_that_the_footer_tells():
         b"\x15\x00\x15",  # cut short
         b"\x15\x00\x15\x02\x15\x02\x05\x02\x00",  # a field twice
         b"\x15\x00\x19\x02\x00",  # a list
+        b"\x15\x00\x16\x02\x15\x02\x2c\x15\x02\x15\x00\x00\x00",  # a size of another kind
+        b"\x15\x00\x15\x80\x80\x80\x80\x20\x15\x02\x2c\x15\x02\x15\x00\x00\x00",  # a size of 34 bits
+        b"\x15\x00\x15\x02\x15\x02\x2c\x15\x02\x15\x00\x00\x50\x00",  # a field without a kind
         b"\x15\x02\x15\x02\x15\x02\x00",  # an index page
         b"\x15\x00\x15\x02\x15\x02\x00",  # a data page without its structure
         b"\x15\x00\x15\x01\x15\x02\x2c\x15\x02\x15\x00\x00\x00",  # a negative size
@@ -191,6 +194,125 @@ def test_pages_refuse_headers_that_nobody_honest_writes(header):
     with pytest.raises(PageError, match="outside of the file"):
         list(pages(memoryview(header), 1, len(header)))
 
+
+def foot(content):
+    """Return the beginning of a file and its footer."""
+    length = int.from_bytes(content[-8:-4], "little")
+    return content[: -8 - length], content[-8 - length : -8]
+
+
+def footed(start, content):
+    return start + content + len(content).to_bytes(4, "little") + b"PAR1"
+
+
+def test_footer_says_what_arrow_says():
+    table = pa.table({"x": np.arange(200_000.0), "name": ["a", None] * 100_000, "list": [[1, 2], []] * 100_000})
+    content = parquet_bytes(table)
+    metadata = pq.ParquetFile(io.BytesIO(content)).metadata
+    found = footer(foot(content)[1], columns=6, groups=4)
+    assert (found.rows, found.columns) == (200_000, ("x", "name", "list"))
+    chunks = [metadata.row_group(number).column(index) for number in range(4) for index in range(3)]
+    assert [(chunk.start, chunk.length, chunk.values) for chunk in found.chunks] == [
+        (chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size, chunk.num_values)
+        for chunk in chunks
+    ]
+    for columns, groups in ((5, 4), (6, 3)):
+        with pytest.raises(PageError, match="a list of"):
+            footer(foot(content)[1], columns=columns, groups=groups)
+
+
+# The number 3 as Thrift writes it is 06, a list of one such number 16 06.
+NUMBER = pa.table({"number": np.arange(3.0)})
+FORGED = {
+    "histogram": ("3c 29 06 19 26 00 06 00", "3c 29 16 06 19 16 06 00", "wrong statistics of sizes"),
+    "sizes of texts": ("3c 29 06 19 26 00 06 00", "3c 16 06 29 26 00 06 00", "wrong statistics of sizes"),
+    "values": ("18 06 6e 75 6d 62 65 72 15 02 16 06", "18 06 6e 75 6d 62 65 72 15 02 16 08", "number of values"),
+    "place": ("26 08", "26 00", "begins at a wrong place"),
+    "path": ("19 18 06 6e 75", "19 18 06 6d 75", "other columns"),
+    "a name with a dot": ("6e 75 6d 62 65 72", "6e 75 6d 62 2e 72", "it has a column b'numb.r'"),
+    "rows": ("16 06 19 1c 19 1c", "16 08 19 1c 19 1c", "number of rows"),
+    "maker": ("70 61 72 71 75 65 74 2d 63 70 70", "70 61 72 71 75 65 74 2d 6d 72 20", "not written by Arrow"),
+    "kind": ("16 06 19 1c 19 1c", "15 06 19 1c 19 1c", "a field 3 of the kind 5"),
+    "two roots": (
+        "35 00 18 06 73 63 68 65 6d 61 15 02",
+        "35 00 18 06 73 63 68 65 6d 61 15 00",
+        "nested in a wrong way",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_read_parquet_refuses_forged_footers(name):
+    old, new, message = FORGED[name]
+    start, told = foot(parquet_bytes(NUMBER))
+    assert bytes.fromhex(old) in told
+    with pytest.raises(RefusedFileError, match=f"^the table: must be a whole Parquet file: .*{message}"):
+        read_parquet(footed(start, told.replace(bytes.fromhex(old), bytes.fromhex(new))))
+
+
+def test_read_parquet_refuses_fields_that_arrow_does_not_write():
+    start, told = foot(parquet_bytes(NUMBER))
+    assert read_parquet(footed(start, told)).equals(NUMBER)
+    for more in (b"\x1c\x00\x00", b"\x18\x01x\x00", b"\x15\x02\x00\x00"):  # keys, a signature, a second footer
+        with pytest.raises(RefusedFileError, match=r"a header has a field 8|the footer is longer"):
+            read_parquet(footed(start, told[:-1] + more))
+    for place in range(len(told)):
+        with pytest.raises(RefusedFileError):
+            read_parquet(footed(start, told[:place]))
+
+
+HISTOGRAM = """
+import sys
+from ccfs.files.parquet import parquet_columns, parquet_head, read_parquet
+from ccfs.files.reading import RefusedFileError
+from pathlib import Path
+for read in (parquet_columns, parquet_head, read_parquet):
+    try:
+        read(Path(sys.argv[1]))
+    except RefusedFileError as error:
+        print(error)
+"""
+
+
+def test_footer_at_which_arrow_aborts_is_refused(tmp_path):
+    """Arrow throws where its binding cannot pass it on: `metadata.row_group(0).column(0)` ends with exit code 134."""
+    start, told = foot(parquet_bytes(NUMBER))
+    old, new, _ = FORGED["histogram"]
+    path = tmp_path / "table.parquet"
+    path.write_bytes(footed(start, told.replace(bytes.fromhex(old), bytes.fromhex(new))))
+    program = [sys.executable, "-c", HISTOGRAM, str(path)]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.count("\n"), ended.stdout.count("statistics of sizes")) == (0, 3, 3)
+
+
+@pytest.mark.slow
+def test_read_parquet_survives_any_changed_byte_of_a_footer(tmp_path):
+    """In one child process per quarter, since a fault would end it. A whole table is read or a refusal is raised."""
+    (tmp_path / "table.parquet").write_bytes(parquet_bytes(TABLE.append_column("list", [[[1], [], [2, 3]]])))
+    for quarter in range(4):
+        program = [sys.executable, "-c", BYTES, str(tmp_path / "table.parquet"), str(quarter)]
+        ended = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+BYTES = """
+import sys
+from pathlib import Path
+import numpy as np
+from ccfs.files.parquet import read_parquet
+from ccfs.files.reading import RefusedFileError
+content, quarter = Path(sys.argv[1]).read_bytes(), int(sys.argv[2])
+length = int.from_bytes(content[-8:-4], "little")
+random = np.random.default_rng(quarter)
+for place in range(len(content) - 8 - length + quarter, len(content), 4):
+    for value in {0, 255, content[place] ^ 1, content[place] + 1 & 255, content[place] + 16 & 255, *random.bytes(3)}:
+        changed = bytearray(content)
+        changed[place] = value
+        try:
+            read_parquet(bytes(changed))
+        except RefusedFileError:
+            pass
+"""
 
 BOMB = """
 import resource, sys
@@ -211,7 +333,13 @@ def test_read_parquet_of_a_bomb_takes_little_memory(tmp_path):
     """A page of zeros, a hundred thousand times smaller in the file than in memory."""
     path = tmp_path / "bomb.parquet"
     path.write_bytes(
-        written(pa.table({"x": np.zeros(50_000_000)}), use_dictionary=False, compression="zstd", data_page_size=1 << 30)
+        written(
+            pa.table({"x": np.zeros(50_000_000)}),
+            use_dictionary=False,
+            compression="zstd",
+            data_page_size=1 << 30,
+            row_group_size=1 << 26,
+        )
     )
     assert path.stat().st_size < 1 << 20
     ended = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)

@@ -6,8 +6,10 @@ import io
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from toy_protocol import contents, protocol, text
@@ -15,7 +17,6 @@ from typer.testing import CliRunner
 
 from ccfs.audit.run import audit
 from ccfs.cli.main import app
-from ccfs.files.confine import Confinement, excess
 from ccfs.results.certify import certify
 from ccfs.runs.counting import judged_here
 from ccfs.runs.executors import serial_engine
@@ -159,6 +160,10 @@ def test_confined_code_cannot_fill_the_memory(tmp_path, monkeypatch):
         ("hoard", "1,024 MiB of memory"),
         ("multiply", "(64 processes|1,024 MiB of memory)"),  # whichever is seen first
         ("fill", "256 MiB of files"),
+        ("fill_hidden", "256 MiB of files"),
+        ("fill_mapped", "256 MiB of files"),
+        ("nest", "32 levels of folders"),
+        ("share", "1,024 MiB of memory"),
     ],
 )
 def test_confined_code_cannot_have_too_much_in_all_its_processes_together(tmp_path, monkeypatch, what, told):
@@ -168,11 +173,84 @@ def test_confined_code_cannot_have_too_much_in_all_its_processes_together(tmp_pa
     report = audit(store, replay=1)
     assert report.faults == ()
     assert re.search(rf"it took more than {told} and was stopped\.", report.unchecked[0])
-    host = host_of(store, store.protocol())
-    deadline = time.monotonic() + 20.0  # whatever was killed may take a moment to vanish
-    while excess(host._child.pid, host.scratch, Confinement(processes=0)) and time.monotonic() < deadline:
+    assert ends(host_of(store, store.protocol())._child.pid)
+
+
+def is_alive(group):
+    """Return whether a group of processes has a member that has not ended."""
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            return True
+    return False
+
+
+def ends(group):
+    """Return whether all of a group end. Whatever was killed may take a moment to vanish."""
+    deadline = time.monotonic() + 20.0
+    while is_alive(group) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert excess(host._child.pid, host.scratch, Confinement(processes=0)) is None
+    return not is_alive(group)
+
+
+@LINUX
+def test_confined_processes_end_with_the_first_of_them(tmp_path, monkeypatch):
+    """Else nobody would watch the others any more."""
+    store = doing(tmp_path, "orphan")
+    monkeypatch.setenv("HOSTILE_NOW", "1")
+    begun = time.monotonic()
+    report = audit(store, replay=1)
+    assert "ended its process" in report.unchecked[0]
+    assert ends(host_of(store, store.protocol())._child.pid)
+    assert time.monotonic() - begun < 40.0
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from ccfs.runs.host import host_of
+from ccfs.runs.reader import RunReader
+from ccfs.runs.store import Store, Trust
+store = Store(Path(sys.argv[1]), trust=Trust.CONFINED)
+protocol = store.protocol()
+host = host_of(store, protocol)
+print(host._child.pid, host.scratch, flush=True)
+batch = RunReader(store, protocol).batches(protocol.arms[0], None)[0]
+host.replay(batch, batch.trials[0])
+"""
+
+
+@LINUX
+def test_confined_processes_end_with_a_killed_audit(tmp_path, monkeypatch):
+    """Those too that the child started. The system tells only the first one that its parent has ended."""
+    store = doing(tmp_path, "multiply_a_little")
+    monkeypatch.setenv("HOSTILE_NOW", "1")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
+    program = [sys.executable, "-c", KILLED, str(store.root)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as audited:
+        group, scratch = audited.stdout.readline().split()
+        deadline = time.monotonic() + 60.0
+        while not (Path(scratch) / "many").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        audited.kill()
+    assert (Path(scratch) / "many").exists()
+    assert ends(int(group))
+    shutil.rmtree(scratch)
+
+
+@LINUX
+@pytest.mark.parametrize("what", ["nest", "close_off"])
+def test_folder_of_confined_code_is_removed_whatever_is_in_it(tmp_path, monkeypatch, what):
+    store = doing(tmp_path, what)
+    monkeypatch.setenv("HOSTILE_NOW", "1")
+    report = audit(store, replay=1)
+    assert report.faults or report.unchecked
+    host = host_of(store, store.protocol())
+    host.close()
+    assert not host.scratch.exists()
 
 
 def test_confined_code_that_ends_its_process_is_a_sentence(tmp_path, monkeypatch):
@@ -263,6 +341,11 @@ def test_messages_refuse_what_is_too_long_cut_or_none():
     for head in (b"[]", b'{"blobs": [-1]}', b'{"blobs": [true]}', b"{}", b'{"blobs": 3}'):
         with pytest.raises(ValueError, match="it sent no message"):
             receive(io.BytesIO(len(head).to_bytes(4, "big") + head), 100)
+    deep = b"[" * 100_000
+    with pytest.raises(ValueError, match="it sent no message"):
+        receive(io.BytesIO(len(deep).to_bytes(4, "big") + deep), 1 << 20)
+    with pytest.raises(ValueError, match="it sent 17,825,792 bytes"):
+        receive(io.BytesIO((17 << 20).to_bytes(4, "big")), 1 << 30)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import image_runs
 import pytest
-from toy_protocol import contents, protocol, text
+from exiting import exits, reading_commands
+from toy_protocol import contents, protocol
 
-from ccfs.protocol.model import load_protocol
-from ccfs.results.certify import certify
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
-from ccfs.runs.store import Store
 
 pytestmark = pytest.mark.slow
 COMMAND = (sys.executable, "-c", "from ccfs.cli.main import app; app()", "run")
@@ -112,75 +109,19 @@ def test_commands_read_a_run_without_threads_that_could_outlive_them(tmp_path):
     assert told == ["exit 0"] * len(commands) + ["new threads 0"]
 
 
-EXITS = """
-import os, sys
-# Once for all, because importing takes a second.
-import matplotlib.figure, pyarrow.parquet, scipy.linalg, scipy.optimize, scipy.stats
-import ccfs.audit.run, ccfs.report.page, ccfs.report.images, ccfs.results.certify, ccfs.results.retrace
-import ccfs.results.scores, ccfs.results.table, ccfs.results.totals, ccfs.results.verify, ccfs.runs.preflight
-import ccfs.runs.run, ccfs.study.compare, ccfs.controllers.zoo, ccfs.envs.registration, ccfs.images.exports
-from ccfs.cli.main import app
-
-ended = {}
-for number, words in enumerate(COMMANDS):
-    words = [word.replace("NUMBER", str(number)) for word in words]
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:  # leaves the program as any command does, through the end of the interpreter
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        app(words)
-    _, status = os.waitpid(child, 0)
-    ended.setdefault(words[0], []).append(os.waitstatus_to_exitcode(status))
-for name, codes in ended.items():
-    print(name, len(codes), sorted(set(codes)))
-"""
-
-
-def reading_commands(folder):
-    """Return commands that read Parquet, on a small run, on one without traces and on one of images.
-
-    The first ones take a tenth of a second. The others start a process, draw, or load torch.
-    """
-    hashed = text().partition("[[attacks]]")[0].replace('name = "toy"', 'name = "hashed"\ntraces = "hashes"')
-    (folder / "hashed.toml").write_text(hashed)
-    run(protocol(folder), folder / "run", serial_engine(), where="p")
-    run(load_protocol(folder / "hashed.toml"), folder / "hashed", serial_engine(), where="p")
-    certify(Store(folder / "run"))
-    image_runs.run(folder / "images", images=image_runs.images(4))
-    root, hashes, images, out = (str(folder / name) for name in ("run", "hashed", "images", "out-NUMBER"))
-    quick = [
-        ["certify", root],
-        ["verify", f"{root}/certificates/steer/one/safe.json", "--run", root],
-        ["audit", root, "--replay", "0"],
-        ["table", root],
-        ["costs", root],
-        ["returns", root, "--least", "-100", "--most", "100"],
-        ["compare", root, "--delta", "0.05"],
-        ["run", str(folder / "protocol.toml"), "-o", root, "--workers", "1"],  # it finds all batches and reads them
-    ]
-    longer = [
-        ["run", str(folder / "protocol.toml"), "-o", out, "--workers", "1"],
-        ["report", root, "--replay-steps", "0"],
-        ["score", root],
-        ["export", root, "--minari", "toy/number-NUMBER-v0", "--arm", "steer/one"],
-        ["retrace", hashes, "-o", out, "--trials", "0:2"],
-        ["image", "export", images, "--format", "csv", "-o", f"{out}.csv"],
-        ["image", "report", images],
-    ]
-    return quick, longer
-
-
 def test_commands_that_read_parquet_never_abort_at_exit(tmp_path, monkeypatch):
-    """A command aborted at its end about once in six times, when a thread of Arrow dropped a Python object too late."""
+    """A command aborted at its end about once in six times, when a thread of Arrow dropped a Python object too late.
+
+    `experiments/faults/exits.py` does the same 200 times.
+    """
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     quick, longer = reading_commands(tmp_path)
-    commands = quick * 4 + longer
-    program = EXITS.replace("COMMANDS", repr(commands))
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    told = [line.split(maxsplit=2) for line in ended.stdout.splitlines()]
-    assert {name: codes for name, _, codes in told} == {words[0]: "[0]" for words in commands}
-    assert sum(int(count) for _, count, _ in told) == len(commands)
+    commands = [*quick.items()] * 4 + [*longer.items()]
+    assert exits(commands) == {name: [0] * (4 if name in quick else 1) for name, _ in commands}
+
+
+def test_exits_show_how_a_process_ended():
+    assert exits([("version", ["--version"]), ("nothing", ["no-such-command"])]) == {"version": [0], "nothing": [2]}
 
 
 KILLED = """

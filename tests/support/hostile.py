@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import socket
@@ -94,10 +95,76 @@ class Doing(Priced):
                 os._exit(0)
         time.sleep(30)
 
+    def multiply_a_little(self):
+        """Start processes that would stay when this one has ended."""
+        for _ in range(5):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        Path(os.environ["TMPDIR"], "many").touch()
+        time.sleep(60)
+
     def fill(self):
         """Write one file after the other where writing is allowed."""
         for number in range(10_000):
             (Path(os.environ["TMPDIR"]) / f"{number}").write_bytes(bytes(1 << 20))
+
+    def fill_hidden(self):
+        """Write files that have no name any more."""
+        kept = []
+        for _ in range(400):
+            place = Path(os.environ["TMPDIR"]) / "hidden"
+            kept.append(place.open("wb"))
+            place.unlink()
+            kept[-1].write(bytes(1 << 20))
+        time.sleep(30)
+
+    def fill_mapped(self):
+        """Write files that have neither a name nor a descriptor any more."""
+        kept = []
+        for _ in range(400):
+            place = Path(os.environ["TMPDIR"]) / "hidden"
+            with place.open("w+b") as stream:
+                stream.write(bytes(1 << 20))
+                stream.flush()
+                kept.append(mmap.mmap(stream.fileno(), 1))
+            place.unlink()
+        time.sleep(30)
+
+    def nest(self):
+        """Make folders in folders, deeper than a path can name."""
+        os.chdir(os.environ["TMPDIR"])
+        for _ in range(3000):
+            os.mkdir("deep")
+            os.chdir("deep")
+        Path("file").write_bytes(b"x")
+        time.sleep(30)
+
+    def close_off(self):
+        """Make a folder into which nobody may look."""
+        (Path(os.environ["TMPDIR"]) / "closed" / "inside").mkdir(parents=True)
+        os.umask(0o777)
+        (Path(os.environ["TMPDIR"]) / "closed" / "inside" / "shut").mkdir()
+        time.sleep(5)
+        raise ValueError("done")
+
+    def share(self):
+        """Take memory that is charged to no process."""
+        kept = []
+        while len(kept) < 200:
+            kept.append(mmap.mmap(-1, 1 << 25))
+            kept[-1].write(bytes(1 << 25))
+            kept[-1].madvise(mmap.MADV_DONTNEED)
+            time.sleep(0.01)
+        time.sleep(30)
+
+    def orphan(self):
+        """End the first process, and go on in another one."""
+        if os.fork():
+            os._exit(0)
+        Path(os.environ["TMPDIR"], "orphan").write_text(str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
 
     def leave(self):
         os._exit(0)
