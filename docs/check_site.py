@@ -1,4 +1,4 @@
-"""Check the built site: every link leads somewhere, and nothing comes from other hosts.
+"""Check the built site: every link leads somewhere, nothing comes from other hosts, and our style sheet has a use.
 
     python docs/check_site.py FOLDER
 
@@ -7,6 +7,7 @@ mkdocs checks the links that it knows. This looks at the pages as a browser gets
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -23,11 +24,13 @@ class Found(HTMLParser):
         self.links: list[str] = []
         self.loads: list[str] = []
         self.anchors = {"", "__skip"}
+        self.classes: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what a tag has."""
         values = {name: value or "" for name, value in attrs}
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
+        self.classes |= set(values.get("class", "").split())
         if tag == "a" and "href" in values:
             self.links.append(values["href"])
         elif tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
@@ -49,6 +52,11 @@ def faults(folder: Path) -> Iterator[str]:
     pages = [path for path in sorted(folder.rglob("*.html")) if path.name != "404.html"]
     if not pages:
         yield f"{folder}: has no pages"
+    style = folder / "site.css"
+    used = {name for path in pages for name in page(path).classes}
+    for name in re.findall(r"\.([a-z][\w-]*)", style.read_text(encoding="utf-8")) if style.is_file() else ():
+        if name not in used:  # a theme renamed it, and its rule does nothing any more
+            yield f"site.css: no page has the class {name}"
     for path in pages:
         here, found = path.relative_to(folder), page(path)
         for target in found.loads:

@@ -138,5 +138,10 @@ def test_check_site_names_what_is_wrong(tmp_path, body, fault):
     assert fault in found
 
 
+def test_check_site_names_a_class_of_the_style_sheet_that_no_page_has(tmp_path):
+    (tmp_path / "site.css").write_text(".here .gone { margin: 0.5rem }", encoding="utf-8")
+    assert built(tmp_path, '<p class="a here">x</p>') == ["site.css: no page has the class gone"]
+
+
 def test_check_site_refuses_an_empty_folder(tmp_path):
     assert len(list(check_site.faults(tmp_path))) == 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -295,6 +296,7 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
     from rich.box import HEAVY_HEAD, SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console, lines = Console(), 3 * len(heads) + 1
     room = console.width if console.is_terminal else sys.maxsize
@@ -305,16 +307,18 @@ def print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]],
         box=SIMPLE_HEAD if is_tight else HEAVY_HEAD, show_edge=not is_tight, padding=(0, 0 if is_tight else 1)
     )
     for i, (head, width) in enumerate(zip(heads, widths, strict=True)):
-        printed.add_column(without_markup(head), justify="left" if i < left else "right", width=width, overflow="fold")
+        justify: Literal["left", "right"] = "left" if i < left else "right"
+        printed.add_column(Text(_broken(head, width)), justify=justify, width=width, overflow="fold")
     for row in rows:
-        printed.add_row(*map(without_markup, row))
+        texts = (_broken(cell, widths[i]) if i < left else printable(cell) for i, cell in enumerate(row))
+        printed.add_row(*map(Text, texts))
     echo(title)  # not as rich's title, which is wrapped to the width of the table
     console.width = sum(widths) + lines
     console.print(printed)
 
 
 def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int, room: int) -> list[int]:
-    """Return the widths of columns. If there is no room, heads and texts are broken between words.
+    """Return the widths of columns. If there is no room, heads and texts are broken as `_broken` does it.
 
     Nothing else is broken, because a number that is cut would be another number.
     """
@@ -325,12 +329,38 @@ def _widths(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int, room
 
     columns = [[printable(row[i]) for row in rows] for i in range(len(heads))]
     widths = [widest([head, *column]) for head, column in zip(heads, columns, strict=True)]
-    words = [[word for cell in column for word in cell.split()] for column in columns]
-    least = [widest([*head.split(), *(words[i] if i < left else columns[i])]) for i, head in enumerate(heads)]
+    words = [[word for cell in column for word in _words(cell)] for column in columns]
+    least = [widest([*_words(head), *(words[i] if i < left else columns[i])]) for i, head in enumerate(heads)]
     while sum(widths) > room and widths != least:
         loosest = max(range(len(heads)), key=lambda i: widths[i] if widths[i] > least[i] else 0)
         widths[loosest] -= 1
     return widths
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text. In schedules.one or C1/one, a dot or a slash ends a word."""
+    return [word.strip() for word in _split(text)]
+
+
+def _split(text: str) -> list[str]:
+    """Return the words of a text with the space before each."""
+    return re.split(r"(?=\s)|(?<=[./])(?=[A-Za-z])", text)
+
+
+def _broken(text: str, width: int) -> str:
+    """Return a text on lines of at most `width`, if no word of it is wider."""
+    from rich.cells import cell_len
+
+    line = printable(text)
+    if cell_len(line) <= width:
+        return line
+    lines = [""]
+    for word in _split(line.strip()):
+        if lines[-1] and cell_len(lines[-1] + word) > width:
+            lines.append(word.strip())
+        else:
+            lines[-1] += word
+    return "\n".join(lines)
 
 
 def print_claims(title: str, claims: Sequence[ClaimLine]) -> None:

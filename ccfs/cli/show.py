@@ -84,7 +84,7 @@ def table(
     elif as_markdown:
         echo(*markdown_table(made.heads, made.cells).split("\n"))
     elif as_latex:
-        echo(*latex_table(made.heads, made.cells, left=LEFT).split("\n"))
+        echo(*latex_table(made.heads, made.cells, title=made.title, left=LEFT).split("\n"))
     elif as_csv:
         echo(*csv_table(made.heads, made.cells).splitlines())
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -200,12 +200,7 @@ def tune(
             interruptible(f"Finished batches are kept in {root}. The same command resumes."),
             progress_bar(f"{made.base.name} on {engine.name}", 0, "trials") as bar,
         ):
-
-            def begin(name: str, trials: int) -> Callable[[int], None]:
-                bar.extend(trials)
-                return bar
-
-            record = run_sweep(made, root, engine, modules=folder, begin=begin)
+            record = run_sweep(made, root, engine, modules=folder, begin=bar.extend, advance=bar, found=bar.found)
     finally:
         engine.close()
     if as_json:
@@ -251,9 +246,9 @@ def compare(
     for run in made.runs:
         print_claims(run.name, run.claims)
     if made.differences:
-        cells = [(*one.cells, one.verdict) for one in made.differences]
+        cells = [(*one.cells, one.better) for one in made.differences]
         title = f"Differences without shift, all together at delta = {delta:g}"
-        print_table(title, (*HEADS, "certified"), cells, left=3)
+        print_table(title, (*HEADS, "better"), cells, left=3)
         echo(*(one.sentence for one in made.differences if one.lower > 0.0 or one.upper < 0.0))
         about = {"cohort": "the average over the common reset seeds", "law": "a start drawn from the initial law"}
         echo(f"Each is about {' or '.join(about[kind] for kind in sorted({one.about for one in made.differences}))}.")

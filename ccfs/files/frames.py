@@ -71,22 +71,25 @@ def csv_table(heads: Sequence[str], rows: Rows) -> str:
     return text.getvalue()
 
 
-def latex_table(heads: Sequence[str], rows: Rows, *, left: int = 1) -> str:
+def latex_table(heads: Sequence[str], rows: Rows, *, title: str, left: int = 1) -> str:
     r"""Return a table as LaTeX, for the package booktabs. The first `left` columns are set to the left.
 
-    >>> print(latex_table(["arm", "p_L"], [["a_1", "0.9"]]))
-    \begin{tabular}{lr}
+    The title is a comment, so that whoever writes the caption knows what the columns are about.
+
+    >>> print(latex_table(["arm", "p_L", "L"], [["a_1", "0.9", "0.8"]], title="L at B = 0.02"))
+    % L at B = 0.02
+    \begin{tabular}{lrr}
     \toprule
-    arm & $p_{\mathrm{L}}$ \\
+    arm & $p_{\mathrm{L}}$ & $L$ \\
     \midrule
-    a\_1 & 0.9 \\
+    a\_1 & 0.9 & 0.8 \\
     \bottomrule
     \end{tabular}
     """
     columns = "l" * left + "r" * (len(heads) - left)
     body = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
     top = [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(_latex_head, heads)) + r" \\", r"\midrule"]
-    return "\n".join([*top, *body, r"\bottomrule", r"\end{tabular}"])
+    return "\n".join([f"% {printable(title)}", *top, *body, r"\bottomrule", r"\end{tabular}"])
 
 
 def html_table(heads: Sequence[str], rows: Rows, *, caption: str = "") -> str:
@@ -102,10 +105,11 @@ def _latex(text: str) -> str:
 
 
 def _latex_head(text: str) -> str:
-    """Return a head as LaTeX. An index, as in p_L, is set as one."""
+    """Return a head as LaTeX. One letter is a symbol, and an index, as in p_L, is set as one."""
     symbol, mark, index = text.partition("_")
-    is_symbol = bool(mark) and len(symbol) == 1 and symbol.isalpha() and index.isalpha()
-    return f"${symbol}_{{\\mathrm{{{index}}}}}$" if is_symbol else _latex(text)
+    if not (len(symbol) == 1 and symbol.isalpha() and (index.isalpha() or not mark)):
+        return _latex(text)
+    return f"${symbol}_{{\\mathrm{{{index}}}}}$" if mark else f"${symbol}$"
 
 
 def _html(text: str) -> str:

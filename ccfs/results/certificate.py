@@ -444,6 +444,10 @@ class RunCertificate(Document):
         drawn.legend(fontsize="small")
         return drawn
 
+    def __str__(self) -> str:
+        """Return the claim in words, because the document itself fills a screen."""
+        return in_words(self)
+
     def _repr_html_(self) -> str:
         rows = [(name, "not certified" if size is None else lower_text(size)) for name, size in self.budgets.items()]
         return html_table(("stage", "certified budget"), rows, caption=in_words(self))

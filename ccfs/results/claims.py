@@ -84,7 +84,7 @@ def claim_cells(claims: Sequence[ClaimLine]) -> tuple[tuple[str, ...], list[tupl
                 *under,
             )
         )
-    return (*heads, *(("worst attack", "observed", "certified") if has_attacks else ())), rows
+    return (*heads, *(("worst attack", "observed", "certified there") if has_attacks else ())), rows
 
 
 def size_text(claim: ClaimLine, stage: str) -> str:

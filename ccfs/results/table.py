@@ -212,6 +212,10 @@ class RunTable:
         drawn.set(xlabel=f"certified budget, {self.event}, target {self.protocol.claim.target:g}")
         return drawn
 
+    def __str__(self) -> str:
+        """Return the table as text, with its title."""
+        return f"{self.title}\n\n{markdown_table(self.heads, self.cells)}"
+
     def _repr_html_(self) -> str:
         return html_table(self.heads, self.cells, caption=self.title)
 

@@ -142,12 +142,13 @@ def _count(proof: Certificate) -> str:
 
 
 def refuse_no_file(path: Path) -> None:
-    """Raise ValueError unless `path` is a file. If it is the folder of a run, name a certificate inside."""
+    """Raise ValueError unless `path` is a file. If it is a run or a folder inside of one, name a certificate there."""
     if path.is_file():
         return
-    inside = sorted(path.glob("certificates/**/*.json")) if path.is_dir() else []
+    below = "**/*.json" if "certificates" in path.parts else "certificates/**/*.json"
+    inside = sorted(path.glob(below)) if path.is_dir() else []
     if inside:
-        raise ValueError(f"{path}: must be a certificate file, got a run directory. Its first one is {inside[0]}.")
+        raise ValueError(f"{path}: must be a certificate file, got a folder. The first one there is {inside[0]}.")
     if path.is_dir():
         raise ValueError(f"{path}: must be a certificate file (RUN/certificates/...), got a folder without any.")
     raise ValueError(f"{path}: must be a certificate file, but there is none.")

@@ -68,11 +68,15 @@ class Difference(Table):
         )
 
     @property
+    def better(self) -> Literal["first", "second", "undecided"]:
+        """Which of the two is certified to be better, if any is."""
+        return "first" if self.lower > 0.0 else "second" if self.upper < 0.0 else "undecided"
+
+    @property
     def verdict(self) -> str:
-        """Who is certified to be better, if anybody is."""
-        if self.lower > 0.0:
-            return f"{self.first} is better."
-        return f"{self.second} is better." if self.upper < 0.0 else "Undecided."
+        """Who is certified to be better, in words."""
+        words = {"first": f"{self.first} is better.", "second": f"{self.second} is better."}
+        return words.get(self.better, "Undecided.")
 
     @property
     def cells(self) -> tuple[str, ...]:

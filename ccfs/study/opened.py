@@ -14,7 +14,7 @@ from pydantic import Field
 from ccfs.certificates.rounding import exact_text
 from ccfs.certificates.trajectory import CertificateError
 from ccfs.files.documents import Digest, Document
-from ccfs.files.frames import axes, data_frame, html_table
+from ccfs.files.frames import axes, data_frame, html_table, markdown_table
 from ccfs.images.folder import HEAD as IMAGE_HEAD
 from ccfs.images.folder import image_store, read_run
 from ccfs.protocol.errors import ProtocolError
@@ -209,6 +209,11 @@ class OpenedRun:
             if trial in batch.trials:
                 return reader.traces(batch)[batch.trials.index(trial)]
         raise ValueError(f"`trial` must be one of the run's trials, got {trial!r}.")
+
+    def __str__(self) -> str:
+        """Return the claims as a table of text."""
+        found = summary(self.store.root)
+        return f"{found.name}: {found.state}\n\n{markdown_table(*claim_cells(found.claims))}"
 
     def _repr_html_(self) -> str:
         found = summary(self.store.root)

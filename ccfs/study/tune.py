@@ -31,6 +31,7 @@ from ccfs.runs.counting import recorded_events, tally
 from ccfs.runs.executors import Engine
 from ccfs.runs.preflight import preflight
 from ccfs.runs.run import run
+from ccfs.runs.store import Store
 from ccfs.study.plan import CountDesign, piloted_rates
 
 if TYPE_CHECKING:
@@ -346,6 +347,15 @@ def _kept(settings: int, keep: float) -> int:
     return min(max(1, math.ceil(settings * keep)), max(settings - 1, 1))
 
 
+def _pilot_trials(settings: int, spec: TuneSpec) -> int:
+    """Return how many trials each arm has in all pilots. How many settings are left does not depend on results."""
+    trials = 0
+    for number in range(_rounds(settings, spec.keep)):
+        trials += settings * spec.trials * 2**number
+        settings = _kept(settings, spec.keep)
+    return trials
+
+
 @dataclass
 class _Tried:
     """A setting while its pilots run: the counts of each arm and event, over all rounds."""
@@ -373,7 +383,9 @@ def tune(
     engine: Engine,
     *,
     modules: Path | None = None,
-    begin: Callable[[str, int], Advance] = lambda name, trials: lambda done: None,
+    begin: Callable[[int], None] = lambda trials: None,
+    advance: Advance = lambda trials: None,
+    found: Advance | None = None,
 ) -> Tuning:
     """Run the pilots that are missing, pick a setting, and write the record, the front and the certifying protocol.
 
@@ -385,15 +397,21 @@ def tune(
         folder: where the pilots and the results go.
         engine: where batches run.
         modules: a folder with the user's own modules.
-        begin: called at the start of each pilot run with its name and its number of trials. What it returns is called
-            with trials that are done.
+        begin: called once, with the number of trials of all pilots.
+        advance, found: as in `run`.
     """
     alive, left_out = _settings(made)
     every = list(alive)
+    begin(len(made.base.arms) * _pilot_trials(len(every), made.spec))
     number = 0
     while True:
         for one in alive:
-            _run_pilot(made, one, number, folder, engine, modules, begin)
+            protocol = made.pilot(one.values, one.name, number)
+            where = f"{made.where}, {one.name}"
+            preflight(protocol, where=where)
+            root = folder / "pilots" / f"round-{number}" / one.name
+            store = run(protocol, root, engine, where=where, advance=advance, found=found, modules=modules)
+            _count_pilot(made, one, protocol, store)
         alive.sort(key=lambda one: one.order(*made.wanted), reverse=True)
         if len(alive) == 1 or number + 1 == _rounds(len(every), made.spec.keep):
             break
@@ -423,22 +441,8 @@ def _settings(made: TuningFile) -> tuple[list[_Tried], dict[str, str]]:
     return found, left_out
 
 
-def _run_pilot(
-    made: TuningFile,
-    one: _Tried,
-    number: int,
-    folder: Path,
-    engine: Engine,
-    modules: Path | None,
-    begin: Callable[[str, int], Advance],
-) -> None:
-    """Run one setting's pilot of one round, or find it finished, and count it."""
-    protocol = made.pilot(one.values, one.name, number)
-    where = f"{made.where}, {one.name}"
-    preflight(protocol, where=where)
-    advance = begin(protocol.name, len(protocol.arms) * protocol.trials.count)
-    root = folder / "pilots" / f"round-{number}" / one.name
-    store = run(protocol, root, engine, where=where, advance=advance, modules=modules)
+def _count_pilot(made: TuningFile, one: _Tried, protocol: Protocol, store: Store) -> None:
+    """Add what one setting's pilot of one round counted."""
     with recorded_events(store, protocol) as events:
         for arm in protocol.arms:
             for event, inside in tally(store, protocol, arm, None, events).items():

@@ -563,8 +563,10 @@ def test_audit_says_where_a_replay_differs_first(finished, monkeypatch):
 
 
 def test_verify_says_what_to_take_instead_of_a_folder_or_another_file(finished, tmp_path):
-    with pytest.raises(ValueError, match=r"a run directory\. Its first one is .*certificates/steer/four/safe\.json"):
+    with pytest.raises(ValueError, match=r"got a folder\. The first one there is .*certificates/steer/four/safe\.json"):
         refuse_no_file(finished.root)
+    with pytest.raises(ValueError, match=r"The first one there is .*certificates/steer/one/safe\.json"):
+        refuse_no_file(finished.root / "certificates/steer/one")
     with pytest.raises(ValueError, match=r"got a folder without any"):
         refuse_no_file(tmp_path)
     with pytest.raises(ValueError, match=r"nothing\.json: must be a certificate file, but there is none"):

@@ -32,6 +32,9 @@ def test_a_table_fits_a_terminal_and_breaks_no_number():
     assert shared._widths(heads, rows, 2, sys.maxsize) == whole
     assert shared._widths(heads, rows, 2, 60) == [13, 28, 9, 10]
     assert shared._widths(heads, rows, 2, 0) == [13, 5, 4, 10]  # words and numbers stay whole, whatever there is
+    assert shared._widths(("schedules.one.action.sigma",), [("0.25",)], 0, 0) == [10]
+    assert shared._broken("schedules.one.action.sigma", 10) == "schedules.\none.\naction.\nsigma"
+    assert shared._broken("agent/one with 0.25", 8) == "agent/\none with\n0.25"
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 200])

@@ -32,8 +32,9 @@ def test_html_and_latex_and_markdown_escape_what_would_be_read_as_code():
     made = html_table(["head"], [[HOSTILE]], caption=HOSTILE)
     assert "<script>" not in made
     assert "\u202e" not in made
-    latex = latex_table(["head"], [[HOSTILE]]).splitlines()[4]
-    assert latex.startswith(r"a\_b \& 50\% \$x\$ <script>")
+    latex = latex_table(["head"], [[HOSTILE]], title="two\nlines").splitlines()
+    assert latex[:2] == [r"% two\x0alines", r"\begin{tabular}{l}"]  # a title cannot leave its comment
+    assert latex[5].startswith(r"a\_b \& 50\% \$x\$ <script>")
     assert markdown_table(["head"], [["a|b"]]).splitlines()[2] == r"| a\|b |"
 
 

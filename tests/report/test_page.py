@@ -323,6 +323,17 @@ def test_report_shows_the_claims_as_one_table_first_with_the_claim_before_the_co
     assert first.index("B<sub>cert</sub>") < first.index(">trials<")
 
 
+def test_report_marks_the_claim_among_several_bounds_only(finished, tmp_path):
+    law = ("cohort = { first = 100, count = 20 }", "initial_law = 20")
+    made = protocol(tmp_path, trials=20, a=law, b=('bound = "cohort"', 'bound = "clopper-pearson"'))
+    store = run(made, tmp_path / "run", serial_engine(), where="p")
+    certify(store)
+    assert "◆" not in render(store)
+    page = render(finished)
+    assert page.count("cohort ◆") == page.count(">hoeffding<") > 0
+    assert "the one marked ◆" in page
+
+
 def files_of(text, ending):
     """Return the files of a page by name, decoded."""
     kinds = {"svg": "image/svg\\+xml", "csv": "text/csv"}

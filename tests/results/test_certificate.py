@@ -72,7 +72,7 @@ def test_run_certificate_counts_how_trials_ended_and_says_which_endings_decided(
     certificate = document[0]
     assert sum(certificate.outcomes.values()) == certificate.trajectory.trials == 10
     assert (certificate.lost, certificate.remarks) == ({}, ())
-    assert in_words(certificate) == certificate.sentence
+    assert in_words(certificate) == certificate.sentence == str(certificate)
     failed = certificate.trajectory.trials - certificate.trajectory.successes
     assert failed, "the toy must fail at times, or the next lines test nothing"
     outcomes = {"horizon": 10 - failed, "terminated": failed}

@@ -150,7 +150,9 @@ def test_table_command_prints_both_bounds_and_refuses_bad_input(run, tmp_path):
     marked = call("table", run, "--markdown")
     assert marked.output.count("\n| steer |") == 4
     latex = call("table", run, "--latex").output
-    assert latex.startswith("\\begin{tabular}{lllrrrrrrrr}")
+    assert latex.startswith("% ")
+    assert "L at B = " in latex.splitlines()[0]
+    assert latex.splitlines()[1] == "\\begin{tabular}{lllrrrrrrrr}"
     assert latex.count("\nsteer & ") == 4
     rows = list(csv.reader(io.StringIO(call("table", run, "--csv").output)))
     assert len(rows) == 5

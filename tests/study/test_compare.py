@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 
 import pandas
@@ -134,6 +135,7 @@ def test_compare_command_writes_a_page_without_scripts_and_json(runs, tmp_path):
     assert "<script" not in written
     assert "default-src 'none'" in written
     assert written.index(">at least<") < written.index(">first<")  # the claim first, for phones
+    assert all(body.count("<tr") == 1 for body in re.findall(r"(?s)<tbody>.*?</tbody>", written.split("</table>")[0]))
     stores = [Store(runs / "a"), Store(runs / "b")]
     assert written == page(compare(stores, delta=0.02), stores, tmp_path)
     found = json.loads(call("compare", runs / "a", runs / "b", "--delta", "0.02", "--json").output)

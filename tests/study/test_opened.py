@@ -50,6 +50,16 @@ def test_load_run_gives_certificates_tables_and_trials(folder):
     assert nominal["in safe"].sum() == four.successes
 
 
+def test_print_shows_a_run_and_a_table_as_text(folder):
+    run = ccfs.load_run(folder / "runs/one")
+    first, _, head, *_ = str(run).splitlines()
+    assert first == f"{run.protocol.name}: {summary(folder / 'runs/one').state}"
+    assert head.startswith("| arm | event | counted |")
+    table = run.table()
+    assert str(table).splitlines()[0] == table.title
+    assert str(table).count("\n| steer |") == len(table.rows)
+
+
 def test_certificates_tables_and_traces_draw_what_they_hold(folder):
     run = load_run(folder / "runs/one")
     certificate = run.certificates[0]
@@ -129,7 +139,7 @@ def test_unfinished_run_says_how_far_it_is(folder, tmp_path):
 def test_claim_cells_have_a_column_for_each_stage_and_the_worst_attack(folder):
     claims = summary(folder / "runs/one").claims
     heads, rows = claim_cells(claims)
-    assert heads == ("arm", "event", "counted", "p_L", "target", "B", "worst attack", "observed", "certified")
+    assert heads == ("arm", "event", "counted", "p_L", "target", "B", "worst attack", "observed", "certified there")
     assert rows[0][6] == "push"
     two = claims[0].model_copy(update={"budgets": {"sensor": 0.1, "action": None}})
     heads, rows = claim_cells([two])

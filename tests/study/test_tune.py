@@ -165,16 +165,22 @@ def test_tune_again_changes_nothing_and_an_interrupted_one_resumes_to_the_same_b
     class StopError(Exception):
         pass
 
-    def begin(name, trials):
-        if name == "steer-c002-0":
+    planned, done_now, done_before = [], [], []
+
+    def advance(trials):
+        done_now.append(trials)
+        if (tmp_path / "out/pilots/round-0/c002").exists():
             raise StopError
-        return lambda done: None
 
     with pytest.raises(StopError):
-        tune(made, tmp_path / "out", serial_engine(), begin=begin)
+        tune(made, tmp_path / "out", serial_engine(), begin=planned.append, advance=advance)
     assert not (tmp_path / "out/protocol.toml").exists()
-    tune(made, tmp_path / "out", serial_engine())
+    kept, done_now[:] = sum(done_now), []
+    tune(made, tmp_path / "out", serial_engine(), advance=done_now.append, found=done_before.append)
     assert contents(tmp_path / "out") == before
+    # The time left is right only if all rounds are planned at once, and earlier trials do not count for the rate.
+    assert planned == [sum(done_now) + sum(done_before)]
+    assert sum(done_before) == kept > 0
 
 
 @pytest.mark.slow
