@@ -231,7 +231,8 @@ def _names(code: CodeType) -> set[str]:
 def _of_class(place: str, kind: type) -> Iterator[Place]:
     """Yield the attributes of a class of the user's own, and of the classes it comes from."""
     for base in kind.__mro__:
-        if not _is_own(base.__module__, getattr(sys.modules.get(base.__module__), "__file__", None)):
+        home = getattr(base, "__module__", None)  # a class of compiled code, such as SWIG's, may have none
+        if not _is_own(home, getattr(sys.modules.get(home or ""), "__file__", None)):
             continue
         for name, value in vars(base).items():
             # A static or a class method, or a property, stands for its function.
