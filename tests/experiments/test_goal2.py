@@ -298,6 +298,15 @@ def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
     assert 0.8 < seen[-1] < 0.9
 
 
+@pytest.mark.parametrize("name", ["navigator", "ladder", "sensing", "guarded"])
+def test_kept_trials_of_the_navigator_are_found_again_with_the_code_of_today(name):
+    protocol = records.stored_protocol(name)
+    (arm, *_), (line, *_) = protocol.arms, records.lines(name).to_pylist()
+    found = importlib.import_module("stock").replay(protocol, arm, line["trial"], parts=protocol)
+    assert (line["attack"], f"{line['controller']}/{line['schedule']}") == ("nominal", arm.name)
+    assert (found.chain, found.steps) == (line["chain"], line["steps"])
+
+
 def test_layout_of_the_late_trial_is_hard_with_other_noise_too():
     late = importlib.import_module("late")
     with late.TABLE.open(newline="", encoding="utf-8") as file:
