@@ -27,11 +27,12 @@ HERE = ROOT / "experiments" / "benchmark"
 def study():
     sys.path.insert(0, str(HERE))
     try:
+        import lander  # noqa: F401
         import page
     finally:
         sys.path.remove(str(HERE))
     yield page
-    for name in ("page", "run", "bullet", "stock_omnisafe"):
+    for name in ("page", "run", "lander", "bullet", "stock_omnisafe"):
         sys.modules.pop(name, None)
 
 
@@ -159,6 +160,45 @@ def test_benchmark_bullet_tasks_repeat_from_their_seed_alone(study, monkeypatch:
     assert episode(one, 5) == first == episode(other, 5) != episode(other, 6)
     # Nobody else's draws are touched.
     assert np.random.get_state()[1].tobytes() == state  # noqa: NPY002
+
+
+class World:
+    """A world that remembers how often it was stepped."""
+
+    def __init__(self, *, gravity: float) -> None:
+        self.gravity, self.steps, self.bodies = gravity, 0, 0
+
+
+class Moon(gymnasium.Env):
+    """Resets and steps as LunarLander-v2 does: in one world for all episodes, from which it removes its bodies."""
+
+    observation_space = action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self) -> None:
+        self.world = World(gravity=-10.0)
+
+    def _destroy(self) -> None:
+        self.world.bodies = 0
+
+    def reset(self, *, seed: int | None = None, options: object = None):
+        super().reset(seed=seed)
+        self._destroy()
+        self.world.bodies = 3
+        return self.step(None)[0], {}
+
+    def step(self, action):
+        self.world.steps += 1
+        assert self.world.bodies == 3
+        return np.array([self.np_random.uniform() + self.world.steps + self.world.gravity]), 0.0, False, False, {}
+
+
+def test_benchmark_lander_has_a_world_of_its_own_for_each_episode(study) -> None:
+    lander = sys.modules["lander"].Lander
+    env, other = lander(Moon()), Moon()
+    first = float(env.reset(seed=5)[0][0])
+    assert float(other.reset(seed=5)[0][0]) == first != float(other.reset(seed=5)[0][0])
+    env.step(None)
+    assert float(env.reset(seed=6)[0][0]) != first == float(env.reset(seed=5)[0][0])
 
 
 def test_benchmark_check_finds_a_trial_that_differs(study, kept, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
