@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
 from ccfs.controllers.navigator.lidar_map import CELL
-from ccfs.controllers.navigator.noisy_map import AnyMap, map_for
+from ccfs.controllers.navigator.noisy_map import AnyMap, NoisyMap, map_for
 from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
 from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
@@ -151,7 +151,10 @@ class Navigator:
             self._refreshed = self._steps
 
     def _is_late(self) -> bool:
-        """Say whether the way takes longer than there is time."""
+        """Say whether the way takes longer than there is time, on a map that is good enough to drive closer."""
+        # Noisy readings place obstacles worse than a narrow gap needs: the robot would often only wait in front of it.
+        if isinstance(self.map, NoisyMap):
+            return False
         pose = self.map.pose
         time = float(self.route.time_at(np.array([pose.x]), np.array([pose.y]))[0])
         return time > self.settings.deadline - (self._steps - self._begun)

@@ -37,7 +37,8 @@ class NavigatorSettings:
         fresh_every: steps between two routes that forget the last one.
         field_every: steps between two fields of distance to possible obstacles.
         deadline: steps within which a goal should be reached.
-        narrow_share: share of the clearance `closed` that is enough once the way takes longer than that.
+        narrow_share: share of the clearance `closed` that is enough once the way takes longer than that. Exact readings
+            only.
     """
 
     first_steps: int = 4

@@ -48,10 +48,10 @@ def test_navigator_reaches_the_goal_before_any_cost(env, seed, sigma):
 def test_navigator_takes_a_narrow_way_once_the_way_around_takes_too_long(env):
     """On this layout of the tuning seeds a gap near the goal counts as closed, and the way around is long."""
     patient = Navigator(1.0, NavigatorSettings(deadline=10**6))
-    outcome, seen, centers = run(env, patient, 3_000_011_028, 1.0, 500)
+    outcome, _, centers = run(env, patient, 3_000_011_028, 1.0, 500)
     assert outcome == "timeout"
     hurried = Navigator(1.0)
-    outcome, others, other_centers = run(env, hurried, 3_000_011_028, 1.0, 500)
+    outcome, _, other_centers = run(env, hurried, 3_000_011_028, 1.0, 500)
     assert outcome == "goal"
     # Until it is late, it does the same.
     differing = [not np.array_equal(one, other) for one, other in zip(centers, other_centers, strict=False)]
