@@ -23,7 +23,8 @@ MODERN_TESTS := $(addprefix tests/,runtime/test_wrapper.py runtime/test_wrapper_
 CORE_TESTS := $(addprefix tests/,certificates files runtime attacks/test_ledger.py attacks/test_rules.py \
 	runs/test_counting.py runs/test_events.py runs/test_executors.py runs/test_preflight.py runs/test_record.py \
 	runs/test_run.py runs/test_run_interrupted.py runs/test_store.py runs/test_trace.py runs/test_trial.py \
-	results/test_totals.py results/test_strata.py test_policy.py audit envs/toys test_doctests.py)
+	results/test_totals.py results/test_strata.py test_policy.py audit envs/toys test_doctests.py \
+	$(addprefix controllers/navigator/test_,fields.py kalman.py robot.py route.py search.py settings.py))
 
 # One process per core. The tests of a file stay together, because they share what they set up.
 PARALLEL := -n auto --dist loadfile

@@ -60,12 +60,21 @@ def test_workflow_calls_make_targets_that_exist() -> None:
     assert set().union(*ours.values()) <= targets()
 
 
+def supported() -> list[str]:
+    """Every supported Python, the oldest first."""
+    text = text_of(ROOT / "pyproject.toml")
+    first, last = map(int, re.findall(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', text, re.M)[0])
+    return [f"3.{minor}" for minor in range(first, last)]
+
+
+def test_types_are_checked_for_the_oldest_supported_python() -> None:
+    (checked,) = re.findall(r'^python_version = "(.+?)"', text_of(ROOT / "pyproject.toml"), re.M)
+    assert checked == supported()[0]
+
+
 def test_workflow_runs_the_core_on_every_supported_python() -> None:
-    first, last = map(
-        int, re.findall(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"$', text_of(ROOT / "pyproject.toml"), re.M)[0]
-    )
     job = yaml.safe_load(text_of(WORKFLOW))["jobs"]["core"]
-    assert job["strategy"]["matrix"]["python"] == [f"3.{minor}" for minor in range(first, last)]
+    assert job["strategy"]["matrix"]["python"] == supported()
     assert "PYTHON=python${{ matrix.python }}" in steps()["core"]
 
 

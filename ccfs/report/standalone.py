@@ -150,7 +150,7 @@ def _is_like(place: Place, wanted: Place) -> bool:
 @cache
 def _sheet() -> tuple[tuple[str, dict[str, str]], ...]:
     """Return selectors and settings of the style sheet, in their order, without what depends on the screen."""
-    text = files("ccfs.report").joinpath("templates", "style.css").read_text(encoding="utf-8")
+    text = (files("ccfs.report") / "templates" / "style.css").read_text(encoding="utf-8")
     text = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", text)
     found = []
     for selectors, body in _RULE.findall(text):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ccfs.controllers.navigator.clearance import Surroundings
 from ccfs.controllers.navigator.lidar_map import CELL
-from ccfs.controllers.navigator.noisy_map import AnyMap, map_for
+from ccfs.controllers.navigator.noisy_map import AnyMap, NoisyMap, map_for
 from ccfs.controllers.navigator.robot import NoisyRobot
 from ccfs.controllers.navigator.rollouts import Bundle, Rollouts
 from ccfs.controllers.navigator.route import GOAL_RADIUS, Route
@@ -23,7 +23,7 @@ from ccfs.files.code import file_code_digest
 
 __all__ = ["VERSION", "Navigator", "package_digest"]
 
-VERSION: Final = "ccfs.navigator/2"
+VERSION: Final = "ccfs.navigator/3"
 _NEVER: Final = -(10**6)
 _NEW_GOAL: Final = 0.1
 _GLIDE: Final = 1.5
@@ -88,6 +88,7 @@ class Navigator:
         self._anchor, self._anchored = (math.inf, math.inf), 0
         self.route.blocks.clear()
         self._patience = 1.0
+        self._is_hurried = False
         self._planned = self._fresh = _NEVER
         self._refreshed = _NEVER
 
@@ -124,6 +125,7 @@ class Navigator:
         goal = self.map.goal
         if goal and self._goal and math.dist(goal, self._goal) > _NEW_GOAL:
             self._begun = self._steps
+            self._is_hurried = False
             self.route.blocks.clear()
         # A goal out of sight is still where it was.
         self._goal = goal or self._goal
@@ -137,12 +139,25 @@ class Navigator:
         learned = drawn.version != self._version and since >= settings.route_every // 2
         if found or learned or since >= settings.route_every:
             fresh = found or learned or self._steps - self._fresh >= settings.fresh_every
-            self.route.plan(drawn, fresh=fresh)
+            self.route.plan(drawn, fresh=fresh, narrow=self._is_hurried)
+            if not self._is_hurried and self._is_late():
+                # The way around takes too long, so try what was too narrow, and do not change the mind again.
+                self._is_hurried = fresh = True
+                self.route.plan(drawn, fresh=True, narrow=True)
             self._planned, self._version, self._had_goal = self._steps, drawn.version, drawn.goal is not None
             self._fresh = self._steps if fresh else self._fresh
         if self._steps - self._refreshed >= settings.field_every:
             self.surroundings.refresh(drawn)
             self._refreshed = self._steps
+
+    def _is_late(self) -> bool:
+        """Say whether the way takes longer than there is time, on a map that is good enough to drive closer."""
+        # Noisy readings place obstacles worse than a narrow gap needs: the robot would often only wait in front of it.
+        if isinstance(self.map, NoisyMap):
+            return False
+        pose = self.map.pose
+        time = float(self.route.time_at(np.array([pose.x]), np.array([pose.y]))[0])
+        return time > self.settings.deadline - (self._steps - self._begun)
 
     def _is_stuck(self, *, is_driving: bool) -> bool:
         """Say whether the robot has stayed around one place for too long."""

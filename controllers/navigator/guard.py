@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Unpack
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from ccfs.controllers.navigator.controller import VERSION, package_digest
 from ccfs.controllers.navigator.pilot import PilotArguments, PilotSettings, SharedPilot
 from ccfs.controllers.navigator.stopping import brake_action, would_be_safe
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # `typing` has it from Python 3.11 on
 
 __all__ = ["BrakeFallback", "MapGuard", "NavigatorFallback", "StopFallback"]
 

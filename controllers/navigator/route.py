@@ -41,7 +41,8 @@ class Route:
     def __init__(self, settings: NavigatorSettings, robot: NoisyRobot) -> None:
         self._settings = settings
         self._scale = settings.risk_scale + settings.risk_scale_noise * robot.sigma
-        self._closed = settings.closed + settings.closed_noise * robot.sigma
+        # The least clearance of an open way, as a rule and at present.
+        self._closed = self._least = settings.closed + settings.closed_noise * robot.sigma
         self.pace = STEP * min(settings.cruise_share * robot.terminal_speed, settings.cruise_limit)
         """Assumed metres per step in the open."""
         axis = (np.arange(_SIDE) + 0.5) * ROUTE_CELL - HALF_WIDTH
@@ -57,13 +58,15 @@ class Route:
         self.down_x = np.zeros((_SIDE, _SIDE))
         self.down_y = np.zeros((_SIDE, _SIDE))
 
-    def plan(self, drawn: AnyMap, *, fresh: bool) -> None:
+    def plan(self, drawn: AnyMap, *, fresh: bool, narrow: bool = False) -> None:
         """Recompute the field, to the goal if it is known, otherwise to where it may be.
 
         Args:
             drawn: the map.
             fresh: forget the last field. If False, start from it and follow small changes of the map.
+            narrow: count somewhat narrower gaps as open.
         """
+        self._least = self._closed * (self._settings.narrow_share if narrow else 1.0)
         target = drawn.goal or drawn.search_target
         fresh = fresh or math.dist(target, self._target) > _MOVED
         self._target = target
@@ -133,7 +136,7 @@ class Route:
     def _price(self, clearance: NDArray[np.float64]) -> NDArray[np.float64]:
         settings = self._settings
         price = settings.route_risk * np.exp(-np.maximum(clearance, 0.0) / self._scale)
-        return np.asarray(np.where(clearance < self._closed, _DEAREST, price))
+        return np.asarray(np.where(clearance < self._least, _DEAREST, price))
 
     def block_ahead(self, drawn: AnyMap) -> None:
         """Close the most expensive place within the next stretch of the way."""

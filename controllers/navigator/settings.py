@@ -36,6 +36,9 @@ class NavigatorSettings:
         route_every: steps between two routes. Half of it after an obstacle became known.
         fresh_every: steps between two routes that forget the last one.
         field_every: steps between two fields of distance to possible obstacles.
+        deadline: steps within which a goal should be reached.
+        narrow_share: share of the clearance `closed` that is enough once the way takes longer than that. Exact readings
+            only.
     """
 
     first_steps: int = 4
@@ -61,6 +64,8 @@ class NavigatorSettings:
     route_every: int = 12
     fresh_every: int = 48
     field_every: int = 4
+    deadline: int = 500
+    narrow_share: float = 0.7
 
     def __post_init__(self) -> None:
         for item in fields(self):

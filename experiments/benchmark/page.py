@@ -66,7 +66,15 @@ def cells(row: Row) -> Iterator[tuple[str, ...]]:
 def table() -> str:
     """Return the table in Markdown."""
     lines = [_HEADS, tuple("---" for _ in _HEADS), *(line for row in kept_rows() for line in cells(row))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{missing()}\n"
+
+
+def missing() -> str:
+    """Return how many of the declared rows are kept, and which tasks have none."""
+    declared, kept = run.rows().values(), kept_rows()
+    bare = dict.fromkeys(row.task for row in declared if row.task not in {row.task for row in kept})
+    told = f" Tasks without a row yet: {', '.join(bare)}." if bare else ""
+    return f"{len(kept)} of {len(declared)} declared rows are here.{told}"
 
 
 def with_table(page: str) -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,12 @@ import time
 from pathlib import Path
 
 from ccfs.files.atomic import write_atomically
+from ccfs.files.parquet import parquet_bytes
 from ccfs.protocol.model import load_protocol
 from ccfs.results.certificate import RunCertificate
+from ccfs.runs.reader import RunReader
+from ccfs.runs.record import TrajectoryRow, table_of
+from ccfs.runs.store import Store
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -67,19 +72,24 @@ def total(folder: Path, *words: object, minutes: float) -> dict[str, object]:
 def main() -> None:
     """Measure the protocol with so many trials, and write the summary."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--trials", type=int, default=1_000_000)
+    arguments.add_argument("--protocol", type=Path, default=FOLDER / "protocol.toml")
+    arguments.add_argument("--trials", type=int, help="as many as the protocol says, unless given")
     arguments.add_argument("--replay", type=int, default=3000)
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--minutes", type=float, default=600.0, help="when to stop the run; call again to go on")
     arguments.add_argument("--run", type=Path, required=True, help="a new folder for the run")
     arguments.add_argument("--out", type=Path, required=True, help="file for the summary")
+    arguments.add_argument("--lines", type=Path, help="file for the line of each trial")
     given = arguments.parse_args()
-    text = (FOLDER / "protocol.toml").read_text(encoding="utf-8")
+    text = given.protocol.read_text(encoding="utf-8")
     given.run.mkdir(parents=True, exist_ok=True)
     path = given.run / "protocol.toml"
-    path.write_text(text.replace("initial_law = 1000000", f"initial_law = {given.trials}"), encoding="utf-8")
+    if given.trials is not None:
+        text = re.sub(r"^initial_law = \d+$", f"initial_law = {given.trials}", text, flags=re.MULTILINE)
+    path.write_text(text, encoding="utf-8")
     protocol, root = load_protocol(path), given.run / "run"
-    certificate = root / "certificates/steering/one/passes.json"
+    (arm,), (event,) = protocol.arms, protocol.events
+    certificate = root / "certificates" / arm.name / f"{event.name}.json"
     commands = {
         "run": total(given.run, "run", path, "-o", root, "--workers", given.workers, minutes=given.minutes),
         "certify": measured("certify", root),
@@ -93,7 +103,7 @@ def main() -> None:
     files = [part.stat().st_size for part in root.rglob("*") if part.is_file()]
     document = RunCertificate.from_bytes(certificate.read_bytes(), where=str(certificate))
     summary = {
-        "trials": given.trials,
+        "trials": protocol.trials.count,
         "protocol": protocol.hash,
         "successes": document.successes,
         "p_lower": document.p_lower,
@@ -107,6 +117,10 @@ def main() -> None:
         "certificate": document.model_dump(mode="json")["claim"],
         "processor": platform.machine(),
     }
+    if given.lines is not None:
+        reader = RunReader(Store(root), protocol)
+        rows = [row for batch in reader.batches(arm, None) for row in reader.trajectories(batch)]
+        write_atomically(given.lines, parquet_bytes(table_of(TrajectoryRow, rows)))
     write_atomically(given.out, (json.dumps(summary, indent=2, sort_keys=True) + "\n").encode())
     print(json.dumps({key: summary[key] for key in ("trials", "successes", "p_lower", "budget", "bytes", "commands")}))
 

@@ -290,7 +290,9 @@ def test_shares_of_the_allowed_drop_are_rederived_from_kept_lines_and_weights():
 def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
     (late,) = (line for line in records.lines("ladder").to_pylist() if not line["in goal-before-cost"])
     assert (late["reset_seed"], late["outcome"], late["first_cost_step"]) == (5_900_322, "horizon", None)
-    seen = importlib.import_module("late").goal_distances()
+    module = importlib.import_module("late")
+    row, seen = module.again(None, module.PATIENT)
+    assert row.chain == late["chain"]  # these settings are the navigator of the ladder
     assert len(seen) == late["steps"] == 500
     assert seen[:70] == [3.0] * 70  # out of sight
     assert min(seen[:250]) < 1.2
@@ -298,14 +300,27 @@ def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
     assert 0.8 < seen[-1] < 0.9
 
 
-def test_layout_of_the_late_trial_is_hard_with_other_noise_too():
+@pytest.mark.parametrize("name", ["navigator", "ladder", "sensing", "guarded"])
+def test_kept_trials_of_the_navigator_are_found_again_with_the_code_of_today(name):
+    protocol = records.stored_protocol(name)
+    (arm, *_), (line, *_) = protocol.arms, records.lines(name).to_pylist()
+    found = importlib.import_module("stock").replay(protocol, arm, line["trial"], parts=protocol)
+    assert (line["attack"], f"{line['controller']}/{line['schedule']}") == ("nominal", arm.name)
+    assert (found.chain, found.steps) == (line["chain"], line["steps"])
+
+
+def test_layout_of_the_late_trial_is_hard_and_mended_for_other_noise_only():
     late = importlib.import_module("late")
     with late.TABLE.open(newline="", encoding="utf-8") as file:
         rows = [tuple(row) for row in csv.reader(file)]
     assert rows[0] == late.HEADS
-    assert [int(row[0]) for row in rows[1:]] == list(late.SEEDS)
-    assert late.line(late.SEEDS[0]) == rows[1]
-    assert [row[2] for row in rows[1:]].count("horizon") == 5
+    both = [(seed, name) for seed in late.SEEDS for name in ("ladder", "today")]
+    assert [row[:2] for row in rows[1:]] == [(str(seed or "ladder"), name) for seed, name in both]
+    assert late.line(900, "today") == rows[4]
+    outcomes = {name: [row[2] for row in rows[1:] if row[1] == name] for name in ("ladder", "today")}
+    assert outcomes["ladder"][0] == outcomes["today"][0] == "horizon"
+    assert [outcomes[name][1:].count("goal") for name in ("ladder", "today")] == [3, 8]
+    assert all(row[4] == "" for row in rows[1:])  # no cost
 
 
 def test_observation_budgets_are_rederived_for_one_arm():

@@ -195,6 +195,14 @@ def test_own_generators_finds_generators_wherever_python_holds_them(part, place)
     assert list(own_generators({"part": part})) == [place]
 
 
+def test_own_generators_walks_past_a_class_without_a_module():
+    names: dict[str, object] = {}
+    # Made where no `__name__` is known, as compiled code makes its classes.
+    exec("made = type('Handle', (), {})()", names)
+    assert not hasattr(type(names["made"]), "__module__")
+    assert list(own_generators({"part": [names["made"], np.random.default_rng(0)]})) == ["part[1]"]
+
+
 def test_own_generators_leaves_shared_ones_and_plain_objects_alone():
     assert own_generators({"part": [random.random, np.random.rand, Slotted, random, {"a": 1}, object(), steps]}) == {}
 

@@ -45,6 +45,19 @@ def test_navigator_reaches_the_goal_before_any_cost(env, seed, sigma):
     assert all(abs(c[0]) == 1.0 for c in centers)
 
 
+def test_navigator_takes_a_narrow_way_once_the_way_around_takes_too_long(env):
+    """On this layout of the tuning seeds a gap near the goal counts as closed, and the way around is long."""
+    patient = Navigator(1.0, NavigatorSettings(deadline=10**6))
+    outcome, _, centers = run(env, patient, 3_000_011_028, 1.0, 500)
+    assert outcome == "timeout"
+    hurried = Navigator(1.0)
+    outcome, _, other_centers = run(env, hurried, 3_000_011_028, 1.0, 500)
+    assert outcome == "goal"
+    # Until it is late, it does the same.
+    differing = [not np.array_equal(one, other) for one, other in zip(centers, other_centers, strict=False)]
+    assert differing.index(True) > 100
+
+
 def test_navigator_is_a_function_of_the_history_since_reset(env):
     navigator = Navigator(0.5)
     _, seen, centers = run(env, navigator, 3_000_000_004, 0.5, 60)

@@ -17,7 +17,7 @@ THRESHOLD = NavigatorSettings().closed + NavigatorSettings().closed_noise * SIGM
 PLACES = [(0.0, 0.0, 0.0), (0.013, 0.027, 0.0), (0.04, 0.0, 0.4), (-0.021, 0.037, 0.8), (0.03, -0.01, 1.3)]
 
 
-def wall(clearance, x, y, angle):
+def wall(clearance, x, y, angle, *, narrow=False):
     """A route past a straight wall of hazards with one gap at (x, y), and the frame of that wall."""
     along, across = np.array([math.cos(angle), math.sin(angle)]), np.array([-math.sin(angle), math.cos(angle)])
     drawn = LidarMap()
@@ -28,7 +28,7 @@ def wall(clearance, x, y, angle):
             drawn.known[0].append(tuple(np.array([x, y]) + side * (HAZARD + clearance + 0.38 * index) * along))
     drawn.goal = tuple(np.array([x, y]) + 1.2 * across)
     route = Route(NavigatorSettings(), NoisyRobot(sigma=SIGMA))
-    route.plan(drawn, fresh=True)
+    route.plan(drawn, fresh=True, narrow=narrow)
 
     def at(aside, beyond):
         points = np.array([x, y]) + np.multiply.outer(aside, along) + np.multiply.outer(beyond, across)
@@ -47,6 +47,16 @@ def test_route_opens_a_gap_by_its_width_and_not_by_the_grid(x, y, angle):
         time = float(route.time_at(*at(np.zeros(1), np.full(1, -1.0)))[0])
         assert (time < 1.6 * cruising) == is_open
         assert is_open or time > 3.0 * cruising
+
+
+@pytest.mark.parametrize(("x", "y", "angle"), PLACES)
+def test_route_opens_a_narrower_gap_in_a_hurry_but_not_any(x, y, angle):
+    def time(clearance, *, narrow):
+        route, at = wall(clearance, x, y, angle, narrow=narrow)
+        return float(route.time_at(*at(np.zeros(1), np.full(1, -1.0)))[0]) * route.pace / 2.2
+
+    assert time(THRESHOLD - 0.005, narrow=True) < 0.5 * time(THRESHOLD - 0.005, narrow=False)
+    assert time(0.4 * THRESHOLD, narrow=True) > 5.0
 
 
 @pytest.mark.parametrize(("x", "y", "angle"), PLACES)
