@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
 __all__ = ["MadeAnew", "arguments_of", "layers", "make_anew", "remaker"]
@@ -70,25 +73,41 @@ class MadeAnew(gymnasium.Wrapper[Any, Any, Any, Any]):
     Such trials do not follow from the reset seed, and nothing is certified about them. Box2D is such a simulator before
     Gymnasium 1.0: two of 100 episodes of LunarLander-v2 are others in another order.
 
+    Some environments draw numbers while they are made. These follow from the seed of the reset too, and nobody else's
+    generators move.
+
     Args:
         env: an environment that tells how it was made, see `remaker`.
     """
 
     def __init__(self, env: AnyEnv) -> None:
-        make = remaker(env)
+        with _seeded(None):
+            make = remaker(env)
         super().__init__(env)
-        self._make, self._is_used = make, False
+        self._make = make
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Without a seed, its random numbers follow those of the last one."""
-        if self._is_used:
-            former = self.env
+        former = self.env
+        with _seeded(seed):
             self.env = self._make()
-            if seed is None:
-                self.env.unwrapped.np_random = former.unwrapped.np_random
-            former.close()
-        self._is_used = True
+        if seed is None:
+            self.env.unwrapped.np_random = former.unwrapped.np_random
+        former.close()
         return self.env.reset(seed=seed, options=options)
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Let `random` and `np.random` follow from a seed, and restore them afterwards."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed or 0)
+    np.random.seed((seed or 0) % 2**32)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
 
 
 def make_anew(id: str, max_episode_steps: int | None = None, **arguments: Any) -> MadeAnew:

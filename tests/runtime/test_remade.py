@@ -190,3 +190,25 @@ def test_environment_that_is_made_anew_can_be_remade_and_has_its_time_limit():
 def test_environment_that_nobody_can_make_again_is_not_made_anew():
     with pytest.raises(TypeError, match="nobody can tell what"):
         MadeAnew(Hidden())
+
+
+class Dicey(Line):
+    """Draws a number from a generator that everybody shares, while it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.luck = np.random.randint(10_000)  # noqa: NPY002
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return np.array([self.luck], np.float32), {}
+
+
+def test_numbers_drawn_at_construction_follow_from_the_seed_and_move_no_shared_generator():
+    one, other = MadeAnew(Dicey()), MadeAnew(Dicey())
+    before = np.random.get_state()[1:3]  # noqa: NPY002
+    lucks = [float(env.reset(seed=seed)[0][0]) for env, seed in [(one, 3), (one, 4), (one, 3), (other, 3)]]
+    after = np.random.get_state()[1:3]  # noqa: NPY002
+    assert lucks[0] == lucks[2] == lucks[3] != lucks[1]
+    np.testing.assert_array_equal(before[0], after[0])
+    assert before[1] == after[1]
