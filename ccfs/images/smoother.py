@@ -325,9 +325,9 @@ class Counter:
                     tally += self._labels(_images(proposals, center.shape))
                     continue
                 keep = _mask(self._rule.before(_images(proposals, center.shape)), (len(proposals),))
-                survivors = proposals[keep]
-                self._kept[waiting : waiting + len(survivors)] = survivors
-                waiting += len(survivors)
+                places = keep.nonzero().view(-1)
+                torch.index_select(proposals, 0, places, out=self._kept[waiting : waiting + len(places)])
+                waiting += len(places)
                 if waiting >= self._batch:
                     tally += self._labels(_images(self._kept[: self._batch], center.shape))
                     waiting -= self._batch
