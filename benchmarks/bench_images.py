@@ -197,13 +197,13 @@ class Bench:
 
     def passes(self) -> Callable[[], object]:
         """Prepare forward passes without noise, labels and counts."""
-        model = self.fast()
+        counter = Counter(self.fast(), self.sigma, NoFilter(), 10, BATCH)
         ready = torch.randn((BATCH, *self.shape), generator=torch.Generator().manual_seed(0)).permute(0, 3, 1, 2)
 
         @torch.inference_mode()
         def run() -> None:
             for _ in range(self.batches):
-                model(ready)
+                counter.logits(ready)
 
         return run
 
