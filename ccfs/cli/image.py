@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ccfs.images.attack import SearchPlan
     from ccfs.images.endpoints import Claim, Endpoint
+    from ccfs.images.folder import Asked
     from ccfs.images.summary import Line
 
 __all__ = ["app"]
@@ -129,12 +130,11 @@ def certify(
     from rich.console import Console
 
     from ccfs.images.certificate import certify_run
-    from ccfs.images.folder import Asked
     from ccfs.images.run import certify_dataset
     from ccfs.images.summary import retention, table_lines
 
     console = Console()
-    asked = Asked.model_validate(
+    asked = _asked(
         {
             "dataset": dataset,
             "split": split,
@@ -188,6 +188,19 @@ def certify(
     echo(f"Run: {output} (counts.parquet, certificates)")
     echo(f"Next: ccfs image report {output}")
     exit_unless(any(line.is_sound and line.positive for line in lines))
+
+
+def _asked(options: dict[str, object]) -> Asked:
+    """Return what the options ask for. What is wrong with them is said in a line each."""
+    from pydantic import ValidationError
+
+    from ccfs.images.folder import Asked
+    from ccfs.protocol.errors import explain
+
+    try:
+        return Asked.model_validate(options)
+    except ValidationError as error:
+        raise ValueError(" ".join(explain(error, Asked))) from None
 
 
 def _chosen(images: str, total: int) -> list[int]:

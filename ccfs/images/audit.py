@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from ccfs.files.documents import DocumentError
 from ccfs.files.reading import RefusedFileError
 from ccfs.images.certificate import FOLDER, ImageCertificate, derived
 from ccfs.images.counts import CountRow, CountTable, RecordError, read_counts
+from ccfs.images.data import cache_folder
 from ccfs.images.endpoints import read_attack
 from ccfs.images.folder import COUNTS, HEAD, ImageRun, image_store
 from ccfs.images.run import Live, provenance_of, recounted
@@ -173,7 +175,8 @@ def _replay(store: Store, run: ImageRun, table: CountTable, draw: Draw, *, trust
     else:
         child = Child(store)
         try:
-            again = child.call(f"{__name__}:recount", indices=chosen)
+            # The child has a cache folder of its own, where the installed images are not.
+            again = child.call(f"{__name__}:recount", indices=chosen, installed=str(cache_folder().absolute()))
         except HostError as error:
             return _Again(unchecked=(f"{what}: what the run names cannot be loaded here: {error}",))
         finally:
@@ -190,8 +193,9 @@ def _replay(store: Store, run: ImageRun, table: CountTable, draw: Draw, *, trust
     return _Again(faults=faults, replayed=len(chosen), draw=draw)
 
 
-def recount(store: Store, indices: list[int]) -> dict[str, list[list[object]]] | str:
+def recount(store: Store, indices: list[int], installed: str) -> dict[str, list[list[object]]] | str:
     """Count images again, and return their rows as JSON has them. The confined child process calls this."""
+    os.environ["CCFS_DATA"] = installed
     run = ImageRun.from_bytes(store.read(HEAD), where=HEAD)
     again = recounted(run, indices)
     return again if isinstance(again, str) else _told(row for rows in again.values() for row in rows)

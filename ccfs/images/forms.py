@@ -9,9 +9,11 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ccfs.images.torch import require_torch
+from ccfs.images.winograd import LEAST, Winograd, shortcut
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,9 +70,9 @@ def _fold_children(parent: nn.Module) -> None:
 def fused(model: nn.Module, size: int) -> nn.Module:
     """Return a faster form of a network built by `networks.build`, for images of `size` by `size` pixels.
 
-    Convolution, shortcut and rectifier run as one oneDNN operation on weights in oneDNN's own layout. The function
-    returns the folded network where that is not available, or where a probe differs from it by more than rounding.
-    Inputs that need a gradient take the folded path.
+    Convolution, shortcut and rectifier run as one oneDNN operation on weights in oneDNN's own layout. Wide residual
+    blocks use Winograd's algorithm instead. The function returns the folded network where oneDNN is not available, or
+    where a probe differs from it by more than rounding. Inputs that need a gradient take the folded path.
     """
     require_torch()
     import torch
@@ -89,6 +91,11 @@ def fused(model: nn.Module, size: int) -> nn.Module:
             super().__init__()
             self.network = network
             self._steps = steps
+
+        def extra_repr(self) -> str:
+            """Name the layers that round in another way. This text is part of the network's digest."""
+            places = [str(place) for place, step in enumerate(self._steps) if isinstance(step, _Wide)]
+            return f"winograd={','.join(places)}" if places else ""
 
         def forward(self, images: Tensor) -> Tensor:
             if images.requires_grad:
@@ -114,21 +121,23 @@ def _steps(plain: nn.Module, size: int) -> list[Callable[[Tensor], Tensor]] | No
     """Return one function per layer, or None for a network that `networks.build` did not make."""
     from torch import nn
 
-    layers, steps = list(plain.children()), []
+    layers = list(plain.children())
+    steps: list[Callable[[Tensor], Tensor]] = []
     if len(layers) < 5 or not isinstance(layers[-1], nn.Linear):
         return None
     for layer in layers[1:-3]:
         parts = dict(layer.named_children())
-        shortcut = set(parts) == {"first", "second", "rectifier"}
-        groups = (parts["first"], parts["second"]) if shortcut else (layer,)
+        is_residual = set(parts) == {"first", "second", "rectifier"}
+        groups = (parts["first"], parts["second"]) if is_residual else (layer,)
         found = [part for group in groups for part in group.children() if isinstance(part, nn.Conv2d)]
-        if len(found) != (2 if shortcut else 1):
+        if len(found) != (2 if is_residual else 1):
             return None
-        packed = [_Packed(part, size) for part in found]
-        if shortcut:
-            steps.append(_shortcut(packed[0], packed[1]))
+        if is_residual and all(part.in_channels >= LEAST and Winograd.suits(part) for part in found):
+            steps.append(_Wide(Winograd(found[0], size), Winograd(found[1], size)))
+        elif is_residual:
+            steps.append(_residual(_Packed(found[0], size), _Packed(found[1], size)))
         else:
-            steps.append(packed[0].rectified)
+            steps.append(_Packed(found[0], size).rectified)
             size = (size + 2 * int(found[0].padding[0]) - found[0].kernel_size[0]) // found[0].stride[0] + 1
     return [layers[0], *steps, *layers[-3:]]
 
@@ -157,7 +166,18 @@ class _Packed:
         return out
 
 
-def _shortcut(first: _Packed, second: _Packed) -> Callable[[Tensor], Tensor]:
+@dataclass(frozen=True, slots=True)
+class _Wide:
+    """A residual block by Winograd's algorithm."""
+
+    first: Winograd
+    second: Winograd
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return shortcut(self.first, self.second, features)
+
+
+def _residual(first: _Packed, second: _Packed) -> Callable[[Tensor], Tensor]:
     return lambda features: second.added(first.rectified(features), features)
 
 

@@ -289,6 +289,7 @@ class Counter:
         self.device = home if device is None else device
         wants = getattr(model, "channels_last", False) if channels_last is None else channels_last
         self._channels_last = bool(wants)
+        _keep_freed_memory()
         self._drawn = self._empty(0, 0)
         self._kept = self._empty(0, 0)
         self.model_calls = 0
@@ -325,9 +326,9 @@ class Counter:
                     tally += self._labels(_images(proposals, center.shape))
                     continue
                 keep = _mask(self._rule.before(_images(proposals, center.shape)), (len(proposals),))
-                survivors = proposals[keep]
-                self._kept[waiting : waiting + len(survivors)] = survivors
-                waiting += len(survivors)
+                places = keep.nonzero().view(-1)
+                torch.index_select(proposals, 0, places, out=self._kept[waiting : waiting + len(places)])
+                waiting += len(places)
                 if waiting >= self._batch:
                     tally += self._labels(_images(self._kept[: self._batch], center.shape))
                     waiting -= self._batch
@@ -404,6 +405,18 @@ class Counter:
         retained = retained & torch.isfinite(logits).all(1)
         labels = logits.argmax(1)
         return torch.stack([torch.bincount(labels[mask], minlength=self._classes) for mask in retained])
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep the memory of one batch for the next.
+
+    glibc gives a large block back to the system when it is freed, and the next batch pays for fresh pages: a tenth of
+    the time on CIFAR images. Once a block of nearly 32 MB was freed, glibc keeps blocks up to that size. The block here
+    is never written to, so it takes no memory. Other C libraries do not care.
+    """
+    import torch
+
+    torch.empty(31 * 2**20, dtype=torch.uint8)
 
 
 def refuse_training(model: Network) -> Network:

@@ -23,10 +23,15 @@ def require_torch() -> None:
 def first_sentence(error: Exception) -> str:
     """Return the first sentence of an error of a library. What follows is advice for its own users.
 
+    TorchScript puts a trace before its message, which then follows the name of the error.
+
     >>> first_sentence(ValueError("Weights only load failed. This file can still be loaded"))
     'Weights only load failed.'
+    >>> first_sentence(RuntimeError("The operation failed.\\n  ... <--- HERE\\nRuntimeError: no such shape\\n"))
+    'no such shape.'
     """
-    text = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(". ")
+    told = str(error).strip()
+    text = told.rpartition("\nRuntimeError: ")[2].partition("\n")[0].partition(". ")[0].rstrip(". ")
     return f"{text or type(error).__name__}."
 
 

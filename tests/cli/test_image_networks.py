@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 from ccfs.cli.main import app
+from ccfs.images.data import MNIST_MD5
 
 pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
@@ -271,3 +274,42 @@ def test_more_classes_than_labels_and_half_precision_are_runs_of_their_own(home)
         assert ccfs("audit", home / precision, "--trust").exit_code == 0
     assert len(keys) == 2
     sys.modules.pop("five", None)
+
+
+def test_audit_looks_for_installed_images_in_the_users_cache(home, monkeypatch):
+    """The confined child has a cache folder of its own. It finds the made-up files in the user's, and refuses them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    monkeypatch.delenv("CCFS_DATA", raising=False)
+    folder = home / "cache" / "ccfs" / "images" / "mnist"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 256, (4, 28, 28), dtype=np.uint8), np.arange(4, dtype=np.uint8)
+    for name, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+        head = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
+        (folder / f"t10k-{name}-ubyte").write_bytes(head + array.tobytes())
+        digest = hashlib.md5(head + array.tobytes(), usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(MNIST_MD5, f"t10k-{name}-ubyte", digest)
+    run = home / "cached"
+    counted = ("--dataset", "mnist", "--network", "mnist-small-sigma1", "--sigma", "1", "--images", "2", "--n", "60")
+    made = ccfs("image", "certify", *counted, "-o", run)
+    assert made.exit_code in (0, 1), made.output
+    audited = ccfs("image", "audit", run, "--replay", "2")
+    assert audited.exit_code == 3, audited.output
+    assert f"{folder / 't10k-images-idx3-ubyte'} is damaged or not MNIST's" in audited.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sigma", "-1"), "`sigma`: input should be greater than 0, got -1.0."),
+        (("--sigma", "nan"), "`sigma`: input should be a finite number, got nan."),
+        (("--sigma", "1", "--network", "mnist-small-sigma1"), "not both."),
+        (("--sigma", "1", "--filter", "median"), "got 'median'."),
+    ],
+)
+def test_wrong_options_get_a_line_and_no_page_of_another_library(home, options, message):
+    told = ccfs("image", "certify", "--dataset", "mine.npz", "--model", "net.pt", *options, "-o", home / "wrong")
+    assert told.exit_code == 2
+    assert message in told.output.replace("\n", " ")
+    assert "pydantic" not in told.output
+    assert not (home / "wrong").exists()

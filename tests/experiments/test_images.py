@@ -54,7 +54,7 @@ def study_module(name="run"):
 
 
 def test_every_study_is_stored_for_at_least_one_network():
-    for name in ("recertify", "thresholds", "band", "attack"):
+    for name in ("recertify", "thresholds", "band", "attack", "boundary"):
         assert with_study(name), name
 
 
@@ -317,8 +317,13 @@ def refuse_other_boundary(home):
     pairs = [item for item in ranked if item["margin"] > 0][:6]
     assert json.loads((home / "boundary" / "pairs.json").read_text()) == {"pairs": pairs}
     assert [item["index"] for item in stored["confirmations"]] == [item["index"] for item in pairs]
+    rows = {row.index: row for row in table.variant(FILTERED)}
     for pair, item in zip(pairs, stored["confirmations"], strict=True):
         assert (item["original"], item["changed"]) == (pair["original"], pair["target"])
+        row = rows[item["index"]]
+        certified = verdict(Rule.EXPLICIT, row.selection, row.estimation, sigma=stored["sigma"], delta=stored["delta"])
+        # A failure here is a bug of ours, or an event of probability delta.
+        assert not (item["is_changed"] and item["distance"] < certified.radius)
         ends = {name: item[name]["retained"] for name in ("nominal", "shifted")}
         assert all(sum(ends[name]) + item[name]["rejected"] == stored["confirmation"] for name in ends)
         told = {name: item[name] for name in ("nominal_error", "shifted_error", "radius_lower")}

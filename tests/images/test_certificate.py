@@ -188,10 +188,12 @@ class HereChild:
     def __init__(self, store):
         self.store = store
 
-    def call(self, target, *, indices):
+    def call(self, target, *, indices, installed):
         from ccfs.images.audit import recount
 
-        return json.loads(json.dumps(recount(self.store, indices)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CCFS_DATA", "restored when the block ends")
+            return json.loads(json.dumps(recount(self.store, indices, installed)))
 
     def close(self):
         pass

@@ -36,16 +36,24 @@ def test_folding_refuses_training_mode():
         folded(build(ARCHITECTURES["mnist-small"]).train())
 
 
-@pytest.mark.parametrize("batch", [1, 7, 250])
-def test_counts_of_a_shipped_network_do_not_depend_on_the_batch_size(batch):
+@pytest.mark.parametrize(
+    ("name", "form", "shape", "sigma"),
+    [
+        ("mnist-small-sigma1", folded, (28, 28, 1), 1.0),
+        ("mnist-small-sigma1", lambda model: fused(model, 28), (28, 28, 1), 1.0),
+        ("cifar-48-sigma0.25", lambda model: fused(model, 32), (32, 32, 3), 0.25),
+    ],
+)
+def test_counts_of_a_shipped_network_do_not_depend_on_the_batch_size(name, form, shape, sigma):
     """A kernel that rounds differently for another batch would show here."""
-    model = folded(load_shipped("mnist-small-sigma1"))
-    center = np.random.default_rng(0).random((28, 28, 1), dtype=np.float32)
-    noise = NoiseStream(run="test", seed=0, index=0, purpose="estimation", dimension=784)
-    rule = ConfidenceFilter(0.0, 0.5, 0.9)
-    expected = Counter(model, 1.0, rule, 10, 100).count(center, noise, 600)
+    model = form(load_shipped(name))
+    center = np.random.default_rng(0).random(shape, dtype=np.float32)
+    noise = NoiseStream(run="test", seed=0, index=0, purpose="estimation", dimension=center.size)
+    rule = ConfidenceFilter(0.0, 0.9, 0.99)
+    expected = Counter(model, sigma, rule, 10, 100).count(center, noise, 600)
     assert len({item.rejected for item in expected}) == 3
-    assert Counter(model, 1.0, rule, 10, batch).count(center, noise, 600) == expected
+    for batch in (1, 7, 250):
+        assert Counter(model, sigma, rule, 10, batch).count(center, noise, 600) == expected
 
 
 @pytest.mark.parametrize("name", ["mnist-small", "cifar-32x2", "cifar-48-full"])
