@@ -301,9 +301,10 @@ def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
 
 
 @pytest.mark.parametrize("name", ["navigator", "ladder", "sensing", "guarded"])
-def test_kept_trials_of_the_navigator_are_found_again_with_the_code_of_today(name):
+def test_kept_trials_that_were_not_late_are_found_again_with_the_navigator_of_today(name):
     protocol = records.stored_protocol(name)
-    (arm, *_), (line, *_) = protocol.arms, records.lines(name).to_pylist()
+    arm = protocol.arms[0]
+    line = next(line for line in records.lines(name).to_pylist() if line["steps"] < 200)
     found = importlib.import_module("stock").replay(protocol, arm, line["trial"], parts=protocol)
     assert (line["attack"], f"{line['controller']}/{line['schedule']}") == ("nominal", arm.name)
     assert (found.chain, found.steps) == (line["chain"], line["steps"])
