@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-__all__ = ["PARTIAL", "make_folder", "remove_together", "settle", "write_atomically", "write_together"]
+__all__ = ["PARTIAL", "make_folder", "remove_together", "remove_tree", "settle", "write_atomically", "write_together"]
 
 PARTIAL = ".partial-"
 """The name of an unfinished file begins with this. Only a killed process leaves one behind."""
@@ -130,3 +131,25 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of a process that has ended, however deep it is and whoever may look into it."""
+    with suppress(OSError):
+        while folders := [entry.path for entry in _inside(folder) if entry.is_dir(follow_symlinks=False)]:
+            for below in folders:
+                os.chmod(below, 0o700)
+                for entry in _inside(below):
+                    if entry.is_dir(follow_symlinks=False):
+                        # It comes up one level, so that no path gets long.
+                        os.chmod(entry.path, 0o700)
+                        os.rename(entry.path, folder / secrets.token_hex(16))
+                    else:
+                        os.unlink(entry.path)
+                os.rmdir(below)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _inside(folder: str | Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as listing:
+        return list(listing)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import secrets
-import shutil
 import stat
 import struct
 import sys
@@ -21,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Confinement", "confine", "end_with_parent", "excess", "has_others", "remove_tree"]
+__all__ = ["Confinement", "confine", "end_with_parent", "excess", "has_others"]
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_FILTER = 1, 22, 38, 2
 _EPERM = 1
@@ -144,28 +142,6 @@ def excess(group: int, scratch: Path, settings: Confinement) -> str | None:
 def has_others(group: int) -> bool:
     """Return whether a group of processes has members besides this process."""
     return any(member != os.getpid() for member in _members(group))
-
-
-def remove_tree(folder: Path) -> None:
-    """Remove a folder of a process that has ended, however deep it is and whoever may look into it."""
-    with suppress(OSError):
-        while folders := [entry.path for entry in _inside(folder) if entry.is_dir(follow_symlinks=False)]:
-            for below in folders:
-                os.chmod(below, 0o700)
-                for entry in _inside(below):
-                    if entry.is_dir(follow_symlinks=False):
-                        # It comes up one level, so that no path gets long.
-                        os.chmod(entry.path, 0o700)
-                        os.rename(entry.path, folder / secrets.token_hex(16))
-                    else:
-                        os.unlink(entry.path)
-                os.rmdir(below)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _inside(folder: str | Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as listing:
-        return list(listing)
 
 
 def _too_much_written(scratch: Path, written: int, settings: Confinement) -> str | None:

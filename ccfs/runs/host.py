@@ -17,7 +17,8 @@ from typing import IO, Protocol
 from weakref import WeakKeyDictionary, finalize
 
 from ccfs.certificates.schedule import ProposalSchedule, Schedule
-from ccfs.files.confine import Confinement, remove_tree
+from ccfs.files.atomic import remove_tree
+from ccfs.files.confine import Confinement
 from ccfs.files.imports import from_source
 from ccfs.files.reading import Limits, limits
 from ccfs.protocol import model

@@ -40,7 +40,7 @@ from ccfs.cli.main import app  # noqa: E402
 from ccfs.files.atomic import write_atomically  # noqa: E402
 from ccfs.files.parquet import read_parquet  # noqa: E402
 from ccfs.files.terminal import printable  # noqa: E402
-from ccfs.protocol.model import ProtocolError, load_protocol  # noqa: E402
+from ccfs.protocol.model import ProtocolError, load_protocol, parse_protocol  # noqa: E402
 from ccfs.results.certificate import RunCertificate  # noqa: E402
 from ccfs.runs.batches import plan  # noqa: E402
 from ccfs.runs.journal import Journal  # noqa: E402
@@ -173,8 +173,11 @@ def runs(rng: random.Random, folder: Path) -> str:
 
 
 def says_the_same(name: str, before: bytes, after: bytes) -> bool:
-    """Return whether two files are the same table in other bytes."""
+    """Return whether two files are the same table, or the same protocol, in other bytes."""
     try:
+        if name == "protocol.json":  # a key with its default value may be left out
+            made = [parse_protocol(json.loads(content), where=name) for content in (before, after)]
+            return made[0].hash == made[1].hash
         tables = [read_parquet(content) for content in (before, after)] if name.endswith(".parquet") else []
     except ValueError:
         return False

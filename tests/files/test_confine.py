@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from ccfs.files.confine import Confinement, excess, remove_tree
+from ccfs.files.atomic import remove_tree
+from ccfs.files.confine import Confinement, excess
 
 pytestmark = [
     pytest.mark.slow,
