@@ -93,7 +93,8 @@ class MadeAnew(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.env = self._make()
         if seed is None:
             self.env.unwrapped.np_random = former.unwrapped.np_random
-        former.close()
+        close: Callable[[], object] = former.close
+        close()
         return self.env.reset(seed=seed, options=options)
 
 
