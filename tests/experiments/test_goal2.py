@@ -134,18 +134,21 @@ HISTORY = {"1.72", "48.2", "73.7", "70.5"}
 
 def further_numbers():
     """Yield what the page has from other kept files, or as a ratio of two numbers."""
-    million = json.loads((EXPERIMENTS / "million" / "million.json").read_text(encoding="utf-8"))
-    yield million["p_lower"]
-    yield certify_event(
-        million["successes"],
-        million["trials"],
-        delta=0.001,
-        family=1,
-        target=0.99,
-        schedule=load_protocol(EXPERIMENTS / "million" / "protocol.toml").arms[0].schedule.plan,
-        bound=Bound.CLOPPER_PEARSON,
-        event="passes",
-    ).budget
+    for name, file, levels in (("million", "protocol", [0.99]), ("navigator", "navigator", [0.99, 0.9])):
+        found = json.loads((EXPERIMENTS / "million" / f"{name}.json").read_text(encoding="utf-8"))
+        protocol = load_protocol(EXPERIMENTS / "million" / f"{file}.toml")
+        yield found["p_lower"]
+        for target in levels:
+            yield certify_event(
+                found["successes"],
+                found["trials"],
+                delta=protocol.claim.delta,
+                family=protocol.family,
+                target=target,
+                schedule=protocol.arms[0].schedule.plan,
+                bound=protocol.bound,
+                event=protocol.events[0].name,
+            ).budget
     (navigator,) = certificates("navigator")
     yield navigator.trajectory.p_lower
     protocol = records.stored_protocol("strata")
