@@ -2,11 +2,13 @@
 
     python experiments/goal2/tightness.py fit families RUN   # an adversary over features of the past, by weights
     python experiments/goal2/tightness.py fit strata RUN     # the same on the layouts with p near one half
+    python experiments/goal2/tightness.py look FOLDER        # the same there, over features of the lidars
     python experiments/goal2/tightness.py table              # tightness.csv, from kept files alone
 
 Shift rules that were run are compared with the nominal trial of the same reset seed and noise. The adversary over
-features is fitted on the likelihood ratios of one half of the nominal trials, and scored on the other half. Nothing
-here runs an environment. `fit` needs the traces, and keeps the weights of the trials that it scores.
+features is fitted on the likelihood ratios of one half of the nominal trials, and scored on the other half. `fit`
+needs the traces, and keeps the weights of the trials that it scores. Traces have no observations, so `look` runs the
+trials again, checks their hashes, and keeps what it saw in FOLDER. It goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +29,14 @@ from numpy.typing import NDArray
 
 from ccfs.certificates.families import drop_lower, drop_upper
 from ccfs.certificates.schedule import Stage
+from ccfs.files.atomic import write_atomically
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.protocol.model import Arm, Protocol
+from ccfs.runs.build import build_arm
 from ccfs.runs.reader import RunReader
 from ccfs.runs.store import Store
 from ccfs.runs.trace import Trace
+from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runs.weights import mean_noise
 from ccfs.study.compare import paired_bounds
 
@@ -50,6 +56,20 @@ NAMES = (
     "time",
     "reward",
 )
+LIDAR_NAMES = (
+    "one",
+    "near",
+    "ahead",
+    "left",
+    "near, sign of thrust",
+    "near, sign of turn",
+    "near, speed",
+    "goal ahead",
+    "goal left",
+)
+KEPT = {"families": "families", "strata": "strata", "lidar": "strata", "toward": "strata"}
+"""Which results the trials of each file of weights are from."""
+TOWARD = "toward the nearest obstacle"
 POPULATION, GENERATIONS, PARENTS = 24, 16, 6
 HEADS = ("results", "arm", "adversary", "budget", "trials", "nominal", "drop", "lower", "upper", "allowed")
 
@@ -88,6 +108,90 @@ def features_of(trace: Trace, horizon: int) -> Array:
     return found
 
 
+def lidar_features(observations: Array, centers: Array) -> Array:
+    """Return what an adversary that reads the lidars sees at each step: the nearest obstacle, and the goal."""
+    bearings = (np.arange(16) + 0.5) * math.tau / 16
+    goal, obstacles = observations[:, 12:28], np.maximum(observations[:, 28:44], observations[:, 44:60])
+    # 0 from 0.6 m on, 1 in the middle of the obstacle. A hazard costs from two thirds on.
+    near = np.clip((obstacles.max(axis=1) - 0.8) / 0.2, 0.0, 1.0)
+    bearing, goal_bearing = bearings[obstacles.argmax(axis=1)], bearings[goal.argmax(axis=1)]
+    columns = [
+        np.ones(len(near)),
+        near,
+        near * np.cos(bearing),
+        near * np.sin(bearing),
+        near * np.sign(centers[:, 0]),
+        near * np.sign(centers[:, 1]),
+        near * observations[:, 3],
+        goal.max(axis=1) * np.cos(goal_bearing),
+        goal.max(axis=1) * np.sin(goal_bearing),
+    ]
+    return np.stack(columns, axis=1)
+
+
+def look_again(protocol: Protocol, arm: Arm, lines: Sequence[Mapping[str, object]], folder: Path) -> None:
+    """Run trials again, check that they give their kept traces, and write the lidar features of each."""
+    wrapped, controller = build_arm(protocol, arm, None)
+    stop = StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost)
+    for line in lines:
+        if (path := folder / str(line["trial"])).exists():
+            continue
+        seen, centers = [], []
+
+        def center(observation: Array, seen: list[Array] = seen, centers: list[Array] = centers) -> Array:
+            seen.append(observation)
+            centers.append(controller.center(observation))
+            return centers[-1]
+
+        watched = SimpleNamespace(reset=controller.reset, center=center)
+        streams = protocol.streams(arm, int(str(line["trial"])))
+        row = run_trial(wrapped, watched, horizon=protocol.horizon, stop=stop, streams=streams)[1]
+        if row.chain != line["chain"]:
+            raise SystemExit(f"Trial {line['trial']} must give its kept trace again, got another one.")
+        write_atomically(path, lidar_features(np.array(seen), np.array(centers)).tobytes())
+    wrapped.close()
+
+
+def looked(protocol: Protocol, arm: Arm, trial: int, folder: Path) -> tuple[Array, Array]:
+    """Return lidar features and noise of a trial that was run again. 0 after the end."""
+    features, noise = np.zeros((protocol.horizon, len(LIDAR_NAMES))), np.zeros((protocol.horizon, 2))
+    found = np.frombuffer((folder / str(trial)).read_bytes()).reshape(-1, len(LIDAR_NAMES))
+    features[: len(found)], noise[: len(found)] = found, noise_of(protocol, arm, len(found), trial)
+    return features, noise
+
+
+def look(folder: Path) -> None:
+    """Run the layouts near one half again, and keep the weights of adversaries that read the lidars."""
+    protocol, lines = records.stored_protocol("strata"), nominal("strata", ARM)
+    arm = next(arm for arm in protocol.arms if arm.name == ARM)
+    mu, event = _mu(arm, BUDGET), protocol.events[0].name
+    held = np.array([line[f"in {event}"] for line in lines])
+    rows = halves("strata", held)
+    folder.mkdir(parents=True, exist_ok=True)
+    look_again(protocol, arm, [lines[i] for i in sorted(np.concatenate(rows))], folder)
+    both = []
+    for part in rows:
+        numbers = np.array([lines[i]["trial"] for i in part])
+        features, noise = (
+            np.array(values) for values in zip(*(looked(protocol, arm, int(n), folder) for n in numbers), strict=True)
+        )
+        both.append(Trials(features, noise, held[part], numbers))
+    keep("lidar", *both, LIDAR_NAMES, mu)
+    whole = Trials(*(np.concatenate(parts) for parts in zip(*both, strict=True)))
+    log, energy = weights(whole, toward(whole, mu), mu)
+    print("toward the nearest obstacle:", estimate(whole.held, log))
+    columns = {"trial": whole.numbers, "held": whole.held, f"{TOWARD}: log": log, f"{TOWARD}: energy": energy}
+    (WEIGHTS / "toward.parquet").write_bytes(parquet_bytes(pa.table(columns)))
+
+
+def toward(trials: Trials, mu: float) -> Array:
+    """Return theta of a rule that nobody fitted: thrust and turn towards the nearest obstacle, the nearer the more."""
+    theta = np.zeros((len(LIDAR_NAMES), 2))
+    theta[LIDAR_NAMES.index("ahead"), 0] = theta[LIDAR_NAMES.index("left"), 1] = 1.0
+    energy = np.mean(np.sum((trials.features @ theta) ** 2, axis=(1, 2)))
+    return np.asarray(theta * mu / math.sqrt(energy))
+
+
 def read(run: Path, name: str) -> Trials:
     """Return the nominal trials of the arm from the traces of a run whose results are kept."""
     store = Store(run)
@@ -99,19 +203,18 @@ def read(run: Path, name: str) -> Trials:
     for batch in reader.batches(arm, None):
         for trace in reader.traces(batch):
             features.append(features_of(trace, protocol.horizon))
-            noise.append(noise_of(protocol, arm, trace))
+            noise.append(np.zeros((protocol.horizon, 2)))
+            noise[-1][: len(trace)] = noise_of(protocol, arm, len(trace), trace.trial)
     lines = nominal(name, ARM)
     held = np.array([line[f"in {protocol.events[0].name}"] for line in lines])
     return Trials(np.array(features), np.array(noise), held, np.array([line["trial"] for line in lines]))
 
 
-def noise_of(protocol: Protocol, arm: Arm, trace: Trace) -> Array:
-    """Return the noise of a trial in units of its scale, drawn again. 0 after the end."""
+def noise_of(protocol: Protocol, arm: Arm, steps: int, trial: int) -> Array:
+    """Return the noise of the first steps of a trial in units of its scale, drawn again."""
     blocks = tuple(block.resolved(2) for block in arm.schedule.plan.blocks(Stage.ACTION))
-    drawn, charges = mean_noise(Stage.ACTION, blocks, 2, len(trace), protocol.streams(arm, trace.trial))
-    found = np.zeros((protocol.horizon, 2))
-    found[: len(trace)] = drawn * np.sqrt(charges)
-    return found
+    drawn, charges = mean_noise(Stage.ACTION, blocks, 2, steps, protocol.streams(arm, trial))
+    return np.asarray(drawn * np.sqrt(charges))
 
 
 def nominal(name: str, arm: str) -> list[dict[str, object]]:
@@ -165,29 +268,33 @@ def evolved(trials: Trials, start: Array, mu: float) -> Array:
     return np.asarray(mean)
 
 
-def halves(name: str, trials: Trials) -> tuple[Trials, Trials]:
-    """Return the trials to fit on and those to score on.
+def halves(name: str, held: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which trials to fit on and which to score on.
 
     For `strata` only layouts count whose pilot draws succeeded sometimes and not always. Of the other draws there, the
     even ones are for fitting.
     """
     if name != "strata":
-        middle = len(trials.held) // 2
-        return trials.part(np.arange(middle)), trials.part(np.arange(middle, len(trials.held)))
+        middle = len(held) // 2
+        return np.arange(middle), np.arange(middle, len(held))
     draws = records.stored_protocol(name).trials.draws
     assert draws is not None
-    places = np.arange(len(trials.held)).reshape(-1, draws.total)
-    pilot = trials.held[places[:, : draws.pilot]].sum(axis=1)
+    places = np.arange(len(held)).reshape(-1, draws.total)
+    pilot = held[places[:, : draws.pilot]].sum(axis=1)
     chosen = places[(pilot > 0) & (pilot < draws.pilot), draws.pilot :]
-    return trials.part(chosen[:, ::2].ravel()), trials.part(chosen[:, 1::2].ravel())
+    return chosen[:, ::2].ravel(), chosen[:, 1::2].ravel()
 
 
 def fit(name: str, run: Path) -> None:
+    """Fit both adversaries to features of the traces."""
+    arm = next(arm for arm in records.stored_protocol(name).arms if arm.name == ARM)
+    trials = read(run, name)
+    train, test = (trials.part(rows) for rows in halves(name, trials.held))
+    keep(name, train, test, NAMES, _mu(arm, BUDGET))
+
+
+def keep(name: str, train: Trials, test: Trials, labels: Sequence[str], mu: float) -> None:
     """Fit both adversaries and keep their weights on the trials that they were not fitted on."""
-    protocol = records.stored_protocol(name)
-    arm = next(arm for arm in protocol.arms if arm.name == ARM)
-    mu = _mu(arm, BUDGET)
-    train, test = halves(name, read(run, name))
     slope = gradient(train, mu)
     columns: dict[str, object] = {"trial": test.numbers, "held": test.held}
     for adversary, theta in (("slope of the weights", slope), ("evolution strategy", evolved(train, slope, mu))):
@@ -196,7 +303,7 @@ def fit(name: str, run: Path) -> None:
         promised = np.full(len(log), seen[0])  # the same number in each line
         columns |= {f"{adversary}: log": log, f"{adversary}: energy": energy, f"{adversary}: where fitted": promised}
         print(adversary, "where it was fitted:", seen, len(train.held), "scored:", estimate(test.held, log))
-        for row, label in zip(theta, NAMES, strict=True):
+        for row, label in zip(theta, labels, strict=True):
             print(f"  {label}: thrust {row[0]:+.5f}, turn {row[1]:+.5f}")
     WEIGHTS.mkdir(exist_ok=True)
     (WEIGHTS / f"{name}.parquet").write_bytes(parquet_bytes(pa.table(columns)))
@@ -254,8 +361,8 @@ def _cells(name: str, arm: str, label: str, budget: float, trials: int, numbers:
 
 def fitted_lines() -> Iterator[tuple[str, ...]]:
     """Yield the drop under each fitted adversary, from the kept weights of trials that it was not fitted on."""
-    for name in ("families", "strata"):
-        table = read_parquet((WEIGHTS / f"{name}.parquet").read_bytes())
+    for file, name in KEPT.items():
+        table = read_parquet((WEIGHTS / f"{file}.parquet").read_bytes())
         arm = next(arm for arm in records.stored_protocol(name).arms if arm.name == ARM)
         mu = _mu(arm, BUDGET)
         held = np.array(table["held"])
@@ -263,17 +370,20 @@ def fitted_lines() -> Iterator[tuple[str, ...]]:
             if not column.endswith(": log"):
                 continue
             label = column.removesuffix(": log")
+            shown = f"{label}, lidars" if file == "lidar" else label
             log, energy = np.array(table[column]), np.array(table[f"{label}: energy"])
             low, high = (rule(held, log, energy, mu=mu, delta=DELTA / 2) for rule in (drop_lower, drop_upper))
             drop, _ = estimate(held, log)
             rate = float(held.mean())
-            yield _cells(name, arm.name, label, BUDGET, len(held), (rate, drop, low, high, allowed(rate, mu)))
+            yield _cells(name, arm.name, shown, BUDGET, len(held), (rate, drop, low, high, allowed(rate, mu)))
 
 
 def main(arguments: list[str]) -> None:
     """Do what the first lines of this file say."""
     if arguments[:1] == ["fit"] and len(arguments) == 3:
         fit(arguments[1], Path(arguments[2]))
+    elif arguments[:1] == ["look"] and len(arguments) == 2:
+        look(Path(arguments[1]))
     elif arguments == ["table"]:
         with TABLE.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows([HEADS, *run_lines(), *fitted_lines()])
