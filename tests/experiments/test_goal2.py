@@ -280,9 +280,9 @@ def test_shares_of_the_allowed_drop_are_rederived_from_kept_lines_and_weights():
     with tightness.TABLE.open(newline="", encoding="utf-8") as file:
         rows = [tuple(row) for row in csv.reader(file)]
     assert rows == [tightness.HEADS, *tightness.run_lines(), *tightness.fitted_lines()]
-    for name in ("families", "strata"):
+    for name, study in {"families": "families", "strata": "strata", "lidar": "strata", "toward": "strata"}.items():
         table = read_parquet((tightness.WEIGHTS / f"{name}.parquet").read_bytes())
-        lines = {line["trial"]: line["in no-cost-until-goal"] for line in tightness.nominal(name, tightness.ARM)}
+        lines = {line["trial"]: line["in no-cost-until-goal"] for line in tightness.nominal(study, tightness.ARM)}
         assert [lines[trial] for trial in table["trial"].to_pylist()] == table["held"].to_pylist()
     for row in rows[1:]:
         drop, low, high, allowed = map(float, row[6:])
