@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 from ccfs.cli.signals import deliver, die_silently, stop_code, stoppable
@@ -12,6 +15,7 @@ __all__ = ["main"]
 
 def main() -> NoReturn:
     """Run the command line."""
+    _name_glfw()
     try:
         with stoppable():
             from ccfs.cli.main import app
@@ -27,3 +31,17 @@ def main() -> NoReturn:
     finally:
         die_silently()  # Python is about to end, and would show where it was
     sys.exit(code)  # type: ignore[arg-type]
+
+
+def _name_glfw() -> None:
+    """Say which file of glfw to load. Otherwise glfw, which MuJoCo imports, asks a helper process for its version.
+
+    Nobody waits for the helper when a command is stopped or its workers are killed, and it ends with a traceback then.
+    """
+    if os.environ.get("PYGLFW_LIBRARY") or (spec := find_spec("glfw")) is None or spec.origin is None:
+        return
+    wanted = os.environ.get("PYGLFW_LIBRARY_VARIANT") or os.environ.get("XDG_SESSION_TYPE") or ""
+    folder = Path(spec.origin).parent
+    variant = folder / ("wayland" if wanted.lower() == "wayland" else "x11")
+    if files := sorted([*variant.glob("libglfw*.so*"), *folder.glob("libglfw*.dylib")]):
+        os.environ["PYGLFW_LIBRARY"] = str(files[0])

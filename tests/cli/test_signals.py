@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
@@ -88,6 +89,26 @@ def test_signal_before_a_command_begins_gives_no_traceback(number, moment):
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     said = "Interrupted.\n" if moment == "import" else "Interrupted. Nothing was begun.\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (CODES[number], "", said)
+
+
+def test_command_starts_no_python_helper_that_a_signal_would_make_noisy():
+    """glfw, which MuJoCo imports, would ask another Python process for its version, here and in each worker."""
+    program = (
+        "import sys\n"
+        "from ccfs.cli.start import main\n"
+        "def saw(event, given):\n"
+        "    if event == 'subprocess.Popen' and given[0] == sys.executable: print('helper', given[1])\n"
+        "sys.addaudithook(saw)\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    import glfw, mujoco\n"
+        "    print('loaded', glfw.get_version()[0], hasattr(mujoco, 'GLContext'))\n"
+    )
+    own = {name: value for name, value in os.environ.items() if name != "PYGLFW_LIBRARY"}
+    command = [sys.executable, "-c", program, "--version"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
+    assert ended.stdout.splitlines()[1:] == ["loaded 3 True"]
 
 
 class Watch:
