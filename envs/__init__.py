@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from ccfs.envs.registration import TASKS, is_fast, make
+from ccfs.envs.registration import TASKS, is_fast, make, make_repeatable
 
-__all__ = ["TASKS", "is_fast", "make"]
+__all__ = ["TASKS", "is_fast", "make", "make_repeatable"]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
-from importlib.util import find_spec
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from ccfs.cli.signals import deliver, die_silently, stop_code, stoppable
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 __all__ = ["main"]
 
 
 def main() -> NoReturn:
     """Run the command line."""
-    _name_glfw()
+    # No traceback while Python imports what handles signals.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from ccfs.cli.signals import deliver, die_silently, stop_code, stoppable
+
     try:
         with stoppable():
+            _name_glfw()
             from ccfs.cli.main import app
 
             deliver()
@@ -38,6 +41,10 @@ def _name_glfw() -> None:
 
     Nobody waits for the helper when a command is stopped or its workers are killed, and it ends with a traceback then.
     """
+    import os
+    from importlib.util import find_spec
+    from pathlib import Path
+
     if os.environ.get("PYGLFW_LIBRARY") or (spec := find_spec("glfw")) is None or spec.origin is None:
         return
     wanted = os.environ.get("PYGLFW_LIBRARY_VARIANT") or os.environ.get("XDG_SESSION_TYPE") or ""

@@ -70,9 +70,9 @@ def _part(target: str, arguments: str, does: str, opens: Opens = _nothing) -> Sh
 PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
     "environment": {
         "safety-gymnasium": _part(
-            "ccfs.envs:make",
+            "ccfs.envs:make_repeatable",
             "env_id fast max_episode_steps",
-            "A Safety-Gymnasium task, equal to the stock one bit by bit and several times faster.",
+            "A Safety-Gymnasium task, equal to a new stock one bit by bit and several times faster.",
         ),
         "gymnasium": _part(
             "gymnasium:make",

@@ -6,9 +6,11 @@ import functools
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
+import gymnasium
+
 from ccfs.envs.safety import compat, layout, xml
 
-__all__ = ["lighten", "quicken"]
+__all__ = ["NewWorlds", "lighten", "quicken"]
 
 _world: Any = compat.stock("world")
 _underlying: Any = compat.stock("bases.underlying")
@@ -70,3 +72,21 @@ def quicken(task: Any, *, pictures: bool) -> None:
     task._build = MethodType(_build_pictures if pictures else _build_quick, task)
     generator = task.random_generator
     generator.sample_layout = MethodType(layout.sample_layout, generator)
+
+
+class NewWorlds(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins each episode in a new world, as the first episode of a stock environment does.
+
+    From its second reset on, stock computes the forces of a new world once more than at the first one. That moves the
+    last bits of what the solver starts from, where a robot rests on several contacts, as Car does. An episode would
+    then depend on whether there was one before it, and not on its reset seed alone.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        task: Any = self.env.unwrapped.task  # type: ignore[attr-defined]
+        task.world = None
+        begun = self.env.reset(seed=seed, options=options)
+        if task.viewer:
+            task._update_viewer(task.model, task.data)
+        return begun
