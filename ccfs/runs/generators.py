@@ -6,7 +6,6 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -16,8 +15,9 @@ import numpy as np
 
 from ccfs.files.imports import is_users
 from ccfs.runs.store import PremiseError
+from ccfs.runtime.remade import generators_kept
 
-__all__ = ["drawn_from", "generators_kept", "generators_now", "own_generators", "refuse_drawn_numbers", "refuse_moved"]
+__all__ = ["drawn_from", "generators_now", "own_generators", "refuse_drawn_numbers", "refuse_moved"]
 
 _PYTHON, _NUMPY, _TORCH = "Python's `random`", "numpy's `np.random`", "torch's default generator"
 
@@ -29,20 +29,6 @@ def generators_now() -> dict[str, object]:
     if "torch" in sys.modules:
         states[_TORCH] = sys.modules["torch"].get_rng_state().numpy().tobytes()
     return states
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Restore the shared generators afterwards, so that code which uses them draws the same numbers as without this."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    torch = sys.modules["torch"].get_rng_state() if "torch" in sys.modules else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        if torch is not None:
-            sys.modules["torch"].set_rng_state(torch)
 
 
 @generators_kept()

@@ -21,7 +21,7 @@ from ccfs.protocol.registry import ALL_OF, IN_MEMORY, shipped_as
 from ccfs.protocol.tables import EXACT
 from ccfs.runs.batches import Batch, Verdicts, batch_files
 from ccfs.runs.events import AllOf, Event, holds
-from ccfs.runs.generators import generators_kept, own_generators, refuse_moved
+from ccfs.runs.generators import own_generators, refuse_moved
 from ccfs.runs.judging import answers
 from ccfs.runs.provenance import code_tables, provenance
 from ccfs.runs.reader import RunReader
@@ -33,7 +33,7 @@ from ccfs.runs.trial import TrialRecorder
 from ccfs.runtime.environment import observation_layout
 from ccfs.runtime.interfaces import Controller, Verifier
 from ccfs.runtime.program import CausalProgram, FallbackEntry
-from ccfs.runtime.remade import arguments_of, layers
+from ccfs.runtime.remade import arguments_of, generators_kept, layers
 from ccfs.runtime.wrapper import ProposalWrapper
 
 __all__ = ["Claimed", "Objects"]

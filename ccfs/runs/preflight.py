@@ -14,12 +14,12 @@ from ccfs.certificates.schedule import Schedule
 from ccfs.protocol.model import Arm, Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
-from ccfs.runs.generators import generators_kept
 from ccfs.runs.provenance import refuse_other_events
 from ccfs.runs.weights import disturbance
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
 from ccfs.runtime.program import CausalProgram
+from ccfs.runtime.remade import generators_kept
 from ccfs.runtime.streams import Purpose, Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 

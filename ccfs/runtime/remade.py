@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import load_env_creator
 
-__all__ = ["MadeAnew", "arguments_of", "layers", "make_anew", "remaker"]
+__all__ = ["MadeAnew", "arguments_of", "generators_kept", "layers", "make_anew", "remaker"]
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 # Wrappers that do not keep all of their arguments, with those that matter to a trial. The others of SB3's Monitor say
@@ -99,16 +100,26 @@ class MadeAnew(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Let `random` and `np.random` follow from a seed, and restore them afterwards."""
+def generators_kept() -> Iterator[None]:
+    """Restore the shared generators afterwards, so that code which uses them draws the same numbers as without this."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed or 0)
-    np.random.seed((seed or 0) % 2**32)  # noqa: NPY002
+    torch = sys.modules["torch"].get_rng_state() if "torch" in sys.modules else None
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+        if torch is not None:
+            sys.modules["torch"].set_rng_state(torch)
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Let `random` and `np.random` follow from a seed, and restore them afterwards."""
+    with generators_kept():
+        random.seed(seed or 0)
+        np.random.seed((seed or 0) % 2**32)  # noqa: NPY002
+        yield
 
 
 def make_anew(id: str, max_episode_steps: int | None = None, **arguments: Any) -> MadeAnew:

@@ -11,11 +11,12 @@ import pytest
 from ccfs.protocol.model import parse_protocol
 from ccfs.results.certify import certify
 from ccfs.runs.executors import process_engine, serial_engine
-from ccfs.runs.generators import drawn_from, generators_kept, generators_now, own_generators
+from ccfs.runs.generators import drawn_from, generators_now, own_generators
 from ccfs.runs.manifest import MANIFEST
 from ccfs.runs.repeats import repeated, repeats, spread
 from ccfs.runs.run import run
 from ccfs.runs.store import PremiseError, RunError, Store
+from ccfs.runtime.remade import generators_kept
 
 
 def study(env="toys:Line", controller="toys:Push", verifier="accept-all", *, batch=4, trials=16, **arguments):
