@@ -53,6 +53,8 @@ THREADS = (
 _ATTEMPTS = 3
 # Seconds. A Ctrl-C that another thread received does not wake a main thread that waits, so it wakes by itself.
 _GLANCE = 0.5
+# Seconds. A thread whose processes are dead ends at once.
+_END = 5.0
 Files = tuple[bytes, ...]
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -125,10 +127,13 @@ class ProcessExecutor(ProcessPoolExecutor):
 
     def abandon(self) -> None:
         """Cancel the calls that wait, and kill the workers. The results of the running calls are lost."""
-        workers = list((self._processes or {}).values())
+        workers, manager = list((self._processes or {}).values()), self._executor_manager_thread
         self.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.kill()
+        # Up to Python 3.12, the end of the process may otherwise write to a pipe that this thread is closing.
+        if isinstance(manager, threading.Thread):
+            manager.join(_END)
 
 
 def serial_engine() -> Engine:

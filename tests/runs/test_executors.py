@@ -102,3 +102,16 @@ def test_waiting_for_workers_notices_a_ctrl_c_that_another_thread_received():
     finally:
         late.cancel()
         signal.signal(signal.SIGINT, before)
+
+
+def test_abandoned_workers_leave_no_thread_whose_pipe_the_end_of_the_process_would_write_to():
+    engine = process_engine(1)
+    executor = engine.open()
+    future = executor.submit(time.sleep, 60.0)
+    while not future.running():
+        time.sleep(0.01)
+    manager = executor._executor_manager_thread
+    assert manager.is_alive()
+    engine.abandon(executor)
+    assert not manager.is_alive()
+    assert future.done()
