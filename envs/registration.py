@@ -81,13 +81,15 @@ def make_repeatable(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
     """Make an environment whose episodes follow from their reset seeds alone. Protocols name it `safety-gymnasium`.
 
     Each episode is the first one of a new stock environment, to the bit. What `make` gives does as stock does: from its
-    second reset on, last bits may differ from that. They do on the tasks of Car, and rarely on those with a box.
+    second reset on, last bits may differ from that. They do with Car and Racecar, and rarely with a box to push.
 
     Args:
         env_id: as for `make`.
         settings: as for `make`.
     """
     env = make(env_id, **settings)
+    if not hasattr(env.unwrapped, "task"):  # a robot of Gymnasium, which is compiled once
+        return env
     # Imported here, because it imports Safety-Gymnasium.
     worlds = importlib.import_module("ccfs.envs.safety.world")
     repeatable: gymnasium.Env[Any, Any] = worlds.NewWorlds(env)
@@ -116,7 +118,8 @@ def _name_slices(env: Any) -> None:
 
     from ccfs.runtime.environment import flattened_layout
 
-    if isinstance(env.observation_space, Box):
+    # The tasks with a speed limit, such as SafetyHalfCheetahVelocity-v1, are robots of Gymnasium, without a `task`.
+    if isinstance(env.observation_space, Box) and hasattr(env, "task"):
         env.observation_layout = flattened_layout(env.task.obs_info.obs_space_dict)
 
 

@@ -72,7 +72,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         "safety-gymnasium": _part(
             "ccfs.envs:make_repeatable",
             "env_id fast max_episode_steps",
-            "A Safety-Gymnasium task, equal to a new stock one bit by bit and several times faster.",
+            "A Safety-Gymnasium task with the bits of a stock one that was just made, several times faster.",
         ),
         "gymnasium": _part(
             "gymnasium:make",

@@ -113,8 +113,8 @@ def certify_omnisafe(
 
     Args:
         agent: an `omnisafe.Agent` with one process, whose actor is a Gaussian policy (PPO, TRPO, CPO and their kin).
-        env: the environment to certify in, such as `ccfs.envs.make("SafetyPointGoal1-v0")`, or a function that makes
-            it.
+        env: the environment to certify in, such as `ccfs.envs.make_repeatable("SafetyPointGoal1-v0")`, or a
+            function that makes it.
         times: number of certificates, spread evenly over the epochs. They share `delta`.
         folder: keeps the run of each certificate, with its policy beside it. None keeps nothing.
         name: of the group of numbers in the log.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ccfs.envs.registration import TASKS, make
+from ccfs.envs.registration import TASKS, make_repeatable
 from ccfs.report.drawings import Disc
 from ccfs.runtime.interfaces import Vector
 
@@ -84,7 +84,7 @@ class TaskScene:
 
 
 def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskScene | None:
-    """Return the scene that `ccfs.envs.make` gives for recorded arguments, or None if it cannot be drawn."""
+    """Return the scene that `ccfs.envs.make_repeatable` gives for recorded arguments, or None if it cannot be drawn."""
     env_id = arguments.get("env_id")
     if not isinstance(env_id, str) or env_id.removeprefix("ccfs/") not in TASKS:
         return None
@@ -96,7 +96,7 @@ def scene(arguments: Mapping[str, object], *, pictures: bool = False) -> TaskSce
         # Only one trial is drawn. Stock steps are slower, but need no self-test, which would load all textures again.
         settings |= {"render_mode": "rgb_array", "width": width, "height": height, "camera_name": "fixedfar"}
         settings["fast"] = False
-    return TaskScene(make(**settings))
+    return TaskScene(make_repeatable(**settings))
 
 
 def _places(part: Any) -> list[Vector]:

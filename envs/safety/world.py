@@ -82,11 +82,16 @@ class NewWorlds(gymnasium.Wrapper[Any, Any, Any, Any]):
     then depend on whether there was one before it, and not on its reset seed alone.
     """
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        task: Any = self.env.unwrapped.task  # type: ignore[attr-defined]
-        task.world = None
-        begun = self.env.reset(seed=seed, options=options)
-        if task.viewer:
-            task._update_viewer(task.model, task.data)
-        return begun
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        task: Any = env.unwrapped.task  # type: ignore[attr-defined]
+        build = task._build
+
+        def build_anew() -> None:
+            task.world = None
+            build()
+            # Stock tells its viewer of a new world in the branch for later worlds only.
+            for viewer in task._viewers.values():
+                viewer.model, viewer.data = task.model, task.data
+
+        task._build = build_anew

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
 
 from ccfs.envs import make, make_repeatable
 from ccfs.envs.safety import compat
+from ccfs.envs.safety.point_maps import scene
 from ccfs.envs.safety.selftest import same_bits
 from ccfs.protocol.registry import PARTS
 from ccfs.runtime.remade import remaker
@@ -29,7 +32,14 @@ def episode(env, seed):
     return found
 
 
-@pytest.mark.parametrize("env_id", ["SafetyCarGoal1-v0", "SafetyCarButton1-v0", "SafetyCarPush1-v0"])
+def differ(one, other):
+    return any(np.any(mine != theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+CAR = ["SafetyCarGoal1-v0", "SafetyCarButton1-v0", "SafetyCarPush1-v0"]
+
+
+@pytest.mark.parametrize("env_id", [*CAR, "SafetyRacecarGoal2-v0"])
 def test_each_episode_is_the_first_one_of_a_new_environment(env_id):
     used, stock_like = make_repeatable(env_id), make(env_id)
     again = [episode(used, seed) for seed in SEEDS]
@@ -37,7 +47,7 @@ def test_each_episode_is_the_first_one_of_a_new_environment(env_id):
     same_bits(again, first, "episodes")
     # Otherwise this test would say nothing: without new worlds the later episodes are others.
     later = [episode(stock_like, seed) for seed in SEEDS]
-    assert any(np.any(one != other) for one, other in zip(later[2], first[2], strict=True))
+    assert any(map(differ, later, first))
 
 
 def test_each_episode_is_the_first_one_of_untouched_stock():
@@ -59,4 +69,46 @@ def test_protocols_and_gymnasium_make_environments_that_repeat():
     first = episode(env, SEEDS[1])
     episode(env, SEEDS[0])
     same_bits(episode(env, SEEDS[1]), first, "second time")
-    same_bits(episode(remaker(env)(), SEEDS[1]), first, "made again")
+    again = remaker(env)()
+    episode(again, SEEDS[0])
+    same_bits(episode(again, SEEDS[1]), first, "made again")
+
+
+def test_report_tells_a_trial_again_in_the_world_that_it_had():
+    retold = scene({"env_id": "SafetyCarGoal1-v0"}, pictures=False).env
+    episode(retold, SEEDS[0])
+    same_bits(episode(retold, SEEDS[1]), episode(make("SafetyCarGoal1-v0"), SEEDS[1]), "retold")
+
+
+def test_first_picture_of_an_episode_is_of_its_own_world():
+    """Pictures are taken before `reset` returns, so the viewer must know the new world by then."""
+    env = make_repeatable("SafetyCarGoal1-v0")
+    env.reset(seed=1)
+    task = env.unwrapped.task
+    viewer = SimpleNamespace(model=task.model, data=task.data)
+    task._viewers["rgb_array"] = viewer
+    seen, specific = [], task.specific_reset
+    task.specific_reset = lambda: (seen.append((viewer.model, viewer.data)), specific())
+    env.reset(seed=2)
+    assert [(model is task.model, data is task.data) for model, data in seen] == [(True, True)]
+
+
+def test_refused_reset_leaves_the_running_episode_as_it_was():
+    env = make_repeatable("SafetyPointGoal1-v0")
+    env.reset(seed=1)
+    env.unwrapped.task.mechanism_conf.randomize_layout = False
+    with pytest.raises(AssertionError, match="Cannot set seed"):
+        env.reset(seed=2)
+    env.step(np.zeros(2))
+
+
+def test_robots_with_a_speed_limit_have_one_world_and_repeat():
+    env = make_repeatable("SafetyHopperVelocity-v1")
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (STEPS, 3))
+
+    def played(seed):
+        return [env.reset(seed=seed)[0], *(env.step(action)[:3] for action in actions)]
+
+    first = played(1)
+    played(2)
+    same_bits(played(1), first, "second time")
