@@ -106,7 +106,8 @@ class Command:
     def _kind(self, number: signal.Signals, code: int, said: str, seconds: float) -> str:
         if code in (0, 1) and not said:
             return "had finished"
-        is_ours = "ccfs/" in said or "Interrupted." in said
+        # Before its command line can handle signals, Python imports `ccfs/__init__.py`.
+        is_ours = "ccfs/cli/" in said or "Interrupted." in said
         if not is_ours and (code == -number or "KeyboardInterrupt" in said):
             # Ended by the system, or by Python while it imported its own modules.
             return "before our code, or after it"

@@ -47,7 +47,7 @@ TITLES = {
     "agents": "The agents at sigma = 1 with 8 draws at each reset seed",
     "sensing": "The navigator with noise on all 60 readings and on the actions: 1,024 reset seeds, target 0.9",
     "sensors": "The agents with noise on all 60 readings and on the actions",
-    "noisyguard": "Agent C1 behind the map guard with noise on all 60 readings and on the actions: target 0.9",
+    "noisyguard": "Agent C1 behind the map guard with noisy readings: 512 reset seeds, target 0.9",
     "timed": "Agent C1 with noise that falls after half of the trial",
     "abstaining": "Agent C1 without a fallback: it abstains",
     "families": "Agent C1 under named disturbances: a bias and a gain error of both motors",

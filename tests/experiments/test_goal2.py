@@ -151,6 +151,10 @@ def further_numbers():
             ).budget
     (navigator,) = certificates("navigator")
     yield navigator.trajectory.p_lower
+    protocol = records.stored_protocol("noisyguard")
+    guarded = next(found for found in certificates("noisyguard") if found.event == "goal-before-cost").trajectory
+    for target in (0.5, 0.8):
+        yield from summary.ladder_budget(protocol, protocol.arms[0], guarded, guarded.event, target).budgets.values()
     protocol = records.stored_protocol("strata")
     budgets = [row.certificate.budget for row in records.rows(records.lines("strata"), protocol, "no-cost-until-goal")]
     yield max(budgets) / min(budgets)
