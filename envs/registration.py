@@ -77,23 +77,27 @@ def make(
     return env
 
 
-def make_repeatable(env_id: str, **settings: Any) -> gymnasium.Env[Any, Any]:
+def make_repeatable(
+    env_id: str, *, fast: bool = True, max_episode_steps: int | None = None, **settings: Any
+) -> gymnasium.Env[Any, Any]:
     """Make an environment whose episodes follow from their reset seeds alone. Protocols name it `safety-gymnasium`.
 
     Each episode is the first one of a new stock environment, to the bit. What `make` gives does as stock does: from its
     second reset on, last bits may differ from that. They do with Car and Racecar, and rarely with a box to push.
 
     Args:
-        env_id: as for `make`.
-        settings: as for `make`.
+        env_id: as for `make`, and so are the others.
+        fast: False for the stock environment.
+        max_episode_steps: episode length instead of the registered one.
+        settings: other arguments of `make`.
     """
-    env = make(env_id, **settings)
+    env = make(env_id, fast=fast, max_episode_steps=max_episode_steps, **settings)
     if not hasattr(env.unwrapped, "task"):  # a robot of Gymnasium, which is compiled once
         return env
-    # Imported here, because it imports Safety-Gymnasium.
-    worlds = importlib.import_module("ccfs.envs.safety.world")
-    repeatable: gymnasium.Env[Any, Any] = worlds.NewWorlds(env)
-    return repeatable
+    # Imported here, because Gymnasium imports this module while it is imported itself.
+    from ccfs.envs.safety.repeatable import NewWorlds
+
+    return NewWorlds(env)
 
 
 def _stock(name: str) -> Any:
