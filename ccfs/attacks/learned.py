@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfs.attacks.rules import Critic, GreedyShift, fit
+from ccfs.attacks.rules import Critic, GreedyShift, fit, length
 from ccfs.certificates import checks
 from ccfs.runtime.history import PublicHistory
 from ccfs.runtime.interfaces import ShiftRule, Vector
@@ -175,7 +175,7 @@ class SensitivityShift:
         if scores.shape != (len(probes),) or not np.isfinite(scores).all():
             raise ValueError(f"`critic` must return {len(probes)} finite scores, got {scores!r}.")
         slope = (scores[: len(offsets)] - scores[len(offsets) :]) / (2.0 * self.reach)
-        return fit(slope, min(self.gain * self._budget * float(np.linalg.norm(slope)), allowance))
+        return fit(slope, min(self.gain * self._budget * length(slope), allowance))
 
 
 def features(history: PublicHistory, left: float) -> Vector:

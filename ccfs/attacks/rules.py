@@ -25,7 +25,16 @@ __all__ = [
     "RandomShift",
     "ScriptedShift",
     "fit",
+    "length",
 ]
+
+
+def length(vector: Vector) -> float:
+    """Return the Euclidean length, with the same bits on every processor.
+
+    BLAS computes `np.linalg.norm`, with other last bits on other processors. Attacked trials would not replay there.
+    """
+    return math.sqrt(math.fsum((vector * vector).tolist()))
 
 
 def fit(direction: Vector, norm: float, scales: Vector | None = None) -> Vector:
@@ -47,7 +56,7 @@ def fit(direction: Vector, norm: float, scales: Vector | None = None) -> Vector:
         return np.zeros_like(vector)
     # Scaled by the largest coordinate first, so that squares of tiny coordinates do not become zero.
     vector /= largest
-    vector *= norm / float(np.linalg.norm(vector))
+    vector *= norm / length(vector)
     # The division rounds, so the norm may be too long by a few last bits. The ledger is exact and would refuse it.
     shrink = 2.0**-52
     while squared_norm(vector) > Fraction(norm) ** 2:
@@ -89,7 +98,7 @@ def _push(history: PublicHistory, direction: Vector, allowance: float, norm: flo
         share = allowance / math.sqrt(history.blocks_left)
         return fit(direction, min(share, allowance), history.scales)
     whole = fit(direction, min(norm, allowance), history.scales)
-    if history.scales is None or not _differ(history.scales) or float(np.linalg.norm(whole)) <= norm:
+    if history.scales is None or not _differ(history.scales) or length(whole) <= norm:
         return whole
     # Along a coordinate with more noise the same energy goes further than the norm that was asked for.
     return fit(whole, norm)

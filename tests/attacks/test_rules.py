@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from ccfs.attacks.rules import (
     RandomShift,
     ScriptedShift,
     fit,
+    length,
 )
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, Stage
 from ccfs.runtime.history import PublicHistory
@@ -184,3 +186,14 @@ def test_shift_rule_acts_on_any_stage_and_stays_within_its_ledger(rule, stages):
     assert ledger.spent <= 0.7
     if getattr(rule, "norm", None) is None:
         assert ledger.spent == pytest.approx(0.7, rel=1e-9)
+
+
+def test_fit_gives_the_same_bits_whatever_the_linear_algebra_library_does():
+    """Correct rounding of the exact squares' sum is the oracle. BLAS may fuse a multiplication with an addition."""
+    draws = np.random.default_rng(5).standard_normal((2000, 2))
+    for vector in draws:
+        squares = [float(Fraction(x) ** 2) for x in vector]
+        assert length(vector) == math.sqrt(float(sum(map(Fraction, squares))))
+    # The two ways of a BLAS, with and without a fused multiplication, differ here, so the choice matters.
+    fused = [math.sqrt(float(Fraction(x) ** 2 + Fraction(float(Fraction(y) ** 2)))) for x, y in draws.tolist()]
+    assert sum(mine != length(vector) for mine, vector in zip(fused, draws, strict=True)) > 0
