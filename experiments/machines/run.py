@@ -1,34 +1,46 @@
 """Run the same trajectories on imitated processors and count whose hash chains agree.
 
     python experiments/machines/run.py [--trials 16] [--horizon 500] [--out summary.json]
+    python experiments/machines/run.py --table FOLDER [--out table.json]
 
 The trajectories are the first trials of each of the six arms of `experiments/goal2/protocol.toml`, without attack, with
 exact observations and with the resolution that the protocol declares. Each imitated processor is a child process whose
 numpy, matrix library or C library is told to leave some vector instructions unused. The native run of the same
 machine is the reference. The command also measures how far raw observations differ, and how often one lies so close to
 a tie of the rounding that the difference could matter.
+
+With `--table` the whole table, attacked trials included, runs on the most different of these processors into FOLDER. An
+interrupted run goes on there. Its hash chains are compared with the kept ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 
+from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import Protocol, load_protocol, parse_protocol
+from ccfs.results.trial_lines import trial_lines
 from ccfs.runs.build import build_arm
+from ccfs.runs.store import Store
 from ccfs.runs.trial import StopRule, run_trial
 
 HERE = Path(__file__).parent
 PROTOCOL = HERE.parent / "goal2" / "protocol.toml"
+KEPT = HERE.parent / "goal2" / "results" / "table" / "trajectories.parquet"
+OLD = "numpy without AVX2 and FMA3, OpenBLAS for Nehalem"
+TRIAL = ("controller", "schedule", "attack", "trial")
 AVX512 = ["AVX512F", "AVX512CD", "AVX512_SKX", "AVX512_CLX", "AVX512_CNL", "AVX512_ICL", "AVX512_SPR"]
 
 
@@ -139,17 +151,53 @@ def ties(raw: np.ndarray, other: np.ndarray, resolution: float) -> dict[str, flo
     }
 
 
+def chains_digest(lines: Iterable[Mapping[str, object]]) -> str:
+    """Return one SHA-256 over the hash chains of all trials, in the order of arms, attacks and numbers."""
+    named = sorted(f"{[line[key] for key in TRIAL]} {bytes(line['chain']).hex()}\n" for line in lines)
+    return hashlib.sha256("".join(named).encode()).hexdigest()
+
+
+def table(folder: Path) -> dict[str, object]:
+    """Run the whole table on an imitated processor and compare its hash chains with the kept ones."""
+    variables = processors()[OLD]
+    words = [sys.executable, "-m", "ccfs", "study", "run", "goal2", "-o", str(folder), "--workers", "1"]
+    # It exits with 1 when a claim is not certified, which is a result.
+    if subprocess.run(words, env={**os.environ, **variables}, check=False).returncode not in (0, 1):
+        raise SystemExit(f"The run in {folder} did not finish.")
+    store = Store(folder)
+    lines, kept = trial_lines(store, store.protocol()).to_pylist(), read_parquet(KEPT.read_bytes()).to_pylist()
+    before = {tuple(line[key] for key in TRIAL): line["chain"] for line in kept}
+    other = [line for line in lines if before[tuple(line[key] for key in TRIAL)] != line["chain"]]
+    return {
+        "command": "python experiments/machines/run.py --table runs/machines-table",
+        "processor": OLD,
+        "variables": variables,
+        "protocol": store.protocol().hash,
+        "trials": len(lines),
+        "attacked": sum(line["attack"] != "nominal" for line in lines),
+        "trials_with_another_chain": len(other),
+        "chains": chains_digest(lines),
+        "versions": {name: version(name) for name in ("numpy", "mujoco", "safety-gymnasium")},
+        "features_of_this_processor": sorted(cpu_features()),
+    }
+
+
 def main() -> None:
     """Compare all imitated processors with the native one, or be one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=16, help="trajectories of each of the six arms")
     parser.add_argument("--horizon", type=int, default=500, help="greatest number of steps")
-    parser.add_argument("--out", type=Path, default=HERE / "summary.json")
+    parser.add_argument("--table", type=Path, metavar="FOLDER", help="run the whole table there instead")
+    parser.add_argument("--out", type=Path, help="the file to write (summary.json, or table.json)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--raw", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
         json.dump(roll(given.child or None, given.trials, given.horizon, given.raw), sys.stdout)
+        return
+    out = given.out or HERE / ("summary.json" if given.table is None else "table.json")
+    if given.table is not None:
+        write(table(given.table), out)
         return
     declared = study(None, given.trials, given.horizon).environment
     results: dict[str, dict[str, object]] = {}
@@ -175,8 +223,13 @@ def main() -> None:
         "features_of_this_processor": sorted(cpu_features()),
         "agree_with_native": results,
     }
-    given.out.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    sys.stderr.write(f"{given.out} is written\n")
+    write(summary, out)
+
+
+def write(found: dict[str, object], out: Path) -> None:
+    """Write a result and say where."""
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    sys.stderr.write(f"{out} is written\n")
 
 
 if __name__ == "__main__":

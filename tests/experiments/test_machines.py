@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from ccfs.files.parquet import read_parquet
+from ccfs.protocol.model import load_protocol
+
 FOLDER = Path(__file__).parents[2] / "experiments" / "machines"
 spec = importlib.util.spec_from_file_location("machines_run", FOLDER / "run.py")
 machines = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(machines)
 SUMMARY = json.loads((FOLDER / "summary.json").read_text(encoding="utf-8"))
-OLD = "numpy without AVX2 and FMA3, OpenBLAS for Nehalem"
+TABLE = json.loads((FOLDER / "table.json").read_text(encoding="utf-8"))
+OLD = machines.OLD
 
 
 @pytest.mark.slow
@@ -51,3 +55,14 @@ def test_page_says_what_the_measurement_says():
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     for name, processor in SUMMARY["agree_with_native"].items():
         assert f"| {name} | {processor['exact']['chain']} | {processor['2^-20']['chain']} |" in page
+
+
+def test_whole_table_has_the_kept_chains_on_an_imitated_processor():
+    kept = read_parquet(machines.KEPT.read_bytes()).to_pylist()
+    assert (TABLE["processor"], set(TABLE["variables"])) == (OLD, {"NPY_DISABLE_CPU_FEATURES", "OPENBLAS_CORETYPE"})
+    assert (TABLE["trials"], TABLE["attacked"], TABLE["trials_with_another_chain"]) == (3072, 1536, 0)
+    assert TABLE["protocol"] == load_protocol(machines.PROTOCOL).hash
+    assert TABLE["chains"] == machines.chains_digest(kept)
+    # Any other chain, or two trials with their chains exchanged, would show.
+    kept[0]["chain"], kept[1]["chain"] = kept[1]["chain"], kept[0]["chain"]
+    assert TABLE["chains"] != machines.chains_digest(kept)
