@@ -1,12 +1,16 @@
-"""Write the table of docs/benchmark.md from the kept rows: `python experiments/benchmark/page.py`."""
+"""Write the table of docs/benchmark.md and its picture from the kept rows: `python experiments/benchmark/page.py`."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import run
+from _shared import figures
 from run import Row
 
 from ccfs.certificates.rounding import lower_text, upper_text
@@ -22,6 +26,10 @@ _HEADS = (
     "under 0.1 ≤",
 )  # fmt: skip
 _NOTHING = "–"
+PICTURE = run.HERE / "benchmark.png"
+_COLORS = {"ppolag": figures.BLUE, "trpolag": figures.ORANGE, "ppo-penalty": figures.GREEN, "cpo": figures.RED}
+_LONG = "ppolag, ten million steps"
+_MILLION = 1_000_000
 
 
 def kept_rows() -> list[Row]:
@@ -82,6 +90,37 @@ def with_table(page: str) -> str:
     return _TABLE.sub(lambda _: table(), page)
 
 
+def draw(path: Path) -> None:
+    """Draw the certified probabilities of the Safety-Gymnasium tasks, one column per task."""
+    rows = [row for row in kept_rows() if row.environment["make"] == "safety-gymnasium"]
+    # The robots side by side, because they share their tasks.
+    tasks = sorted({row.task for row in rows}, key=lambda task: (task.removeprefix("Point").removeprefix("Car"), task))
+    figure, (axes,) = figures.panels(1, width=9.6, height=3.8)
+    for row in rows:
+        is_long = row.steps > _MILLION
+        color = figures.GREY if is_long else _COLORS.get(row.algorithm, figures.INK)
+        place = len(_COLORS) if is_long else (list(_COLORS).index(row.algorithm) if row.algorithm in _COLORS else -1)
+        x = tasks.index(row.task) + 0.15 * (place - 2)
+        anyhow, arrives = (certificate.p_lower for certificate in certificates(row))
+        axes.plot([x, x], [anyhow, arrives], color=color, lw=1.0, alpha=0.6)
+        axes.plot(x, anyhow, "o", color=color, ms=5.5)
+        axes.plot(x, arrives, "o", color=color, ms=5.5, mfc="white")
+    used = {row.algorithm for row in rows if row.steps <= _MILLION}
+    named = {name: color for name, color in _COLORS.items() if name in used}
+    for name, color in {**named, _LONG: figures.GREY}.items():
+        axes.plot([], [], "s", color=color, ms=6, label=name)
+    axes.plot([], [], "o", color=figures.INK, ms=5.5, label="no cost until goal")
+    axes.plot([], [], "o", color=figures.INK, ms=5.5, mfc="white", label="goal before cost")
+    axes.axhline(0.5, color=figures.INK, lw=0.8, ls=":")
+    axes.set(
+        xticks=range(len(tasks)), xticklabels=tasks, xlim=(-0.5, len(tasks) - 0.5), ylim=(0.0, 1.0),
+        ylabel="certified probability", title="How likely is an agent to avoid cost, and how likely to arrive?",
+    )  # fmt: skip
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncol=len(named) + 3)
+    figures.save(figure, path)
+
+
 if __name__ == "__main__":
+    draw(PICTURE)
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(PAGE.relative_to(Path.cwd()))
