@@ -113,8 +113,12 @@ def _claim(target: Path, settings: Mapping[str, zoo.Json]) -> None:
     """Write down what is trained in a folder, or refuse to go on with something else."""
     content = (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()
     path = target / "settings.json"
-    if path.exists() and path.read_bytes() != content:
-        raise ValueError(f"{target} must hold a training with the same settings, got others. Choose another folder.")
+    # Without a checkpoint nothing would be mixed: settings that PPO refused can be mended.
+    if (target / "checkpoint.zip").exists() and path.exists() and path.read_bytes() != content:
+        raise ValueError(
+            f"{target} must hold a training with the same settings, got others. Choose another folder, or delete this "
+            "one to begin anew."
+        )
     target.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
 

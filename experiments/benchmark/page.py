@@ -15,11 +15,9 @@ from run import Row
 
 from ccfs.certificates.rounding import lower_text, upper_text
 from ccfs.controllers import zoo
-from ccfs.results.certificate import RunCertificate
 from ccfs.results.totals import RunTotals
-from ccfs.results.verify import verify
 
-PAGE = run.HERE.parents[1] / "docs" / "benchmark.md"
+PAGE = run.ROOT / "docs" / "benchmark.md"
 _TABLE = re.compile(r"(?<=<!-- rows -->\n).*(?=<!-- end -->)", re.DOTALL)
 _HEADS = (
     "task", "algorithm", "seed", "steps", "event", "counted", "probability ≥", "commands ≤", "readings ≤", "cost ≤",
@@ -28,6 +26,7 @@ _HEADS = (
 _NOTHING = "–"
 PICTURE = run.HERE / "benchmark.png"
 _COLORS = {"ppolag": figures.BLUE, "trpolag": figures.ORANGE, "ppo-penalty": figures.GREEN, "cpo": figures.RED}
+_EVENTS = ("no-cost-until-goal", "goal-before-cost")
 _LONG = "ppolag, ten million steps"
 _MILLION = 1_000_000
 
@@ -38,14 +37,9 @@ def kept_rows() -> list[Row]:
 
 
 def card_of(row: Row) -> zoo.Card:
-    """Return the card of a row's agent. Its weights are checked against it."""
-    return zoo.load(row.agent or row.folder / "agent").card
-
-
-def certificates(row: Row) -> Iterator[RunCertificate]:
-    """Yield the certificates of a row, in the order of its events. Their numbers are recomputed from their counts."""
-    for event in row.settings["events"]:
-        yield verify(row.folder / "certificates" / "agent" / "noise" / f"{event['name']}.json", None)
+    """Return the card of a row's agent. Its weights are checked against it, and it against the row."""
+    _, entry = run.agent_of(row)
+    return entry.card
 
 
 def costs(row: Row) -> tuple[str, str]:
@@ -63,11 +57,11 @@ def cells(row: Row) -> Iterator[tuple[str, ...]]:
     """Yield one line of the table for each event of a row."""
     card = card_of(row)
     about = (row.task, row.algorithm, str(row.seed), f"{card.steps:,}")
-    for certificate in certificates(row):
+    for certificate in run.certificates(row):
         sizes = certificate.budgets
         main = next(stage for stage in sizes if stage != "sensor")
         counted = f"{certificate.successes} of {certificate.trials}"
-        shown = [_NOTHING if size is None else lower_text(size) for size in (sizes[main], sizes["sensor"])]
+        shown = [_NOTHING if size is None else lower_text(size) for size in (sizes[main], sizes.get("sensor"))]
         yield (*about, f"`{certificate.event}`", counted, lower_text(certificate.p_lower), *shown, *costs(row))
 
 
@@ -91,8 +85,8 @@ def with_table(page: str) -> str:
 
 
 def draw(path: Path) -> None:
-    """Draw the certified probabilities of the Safety-Gymnasium tasks, one column per task."""
-    rows = [row for row in kept_rows() if row.environment["make"] == "safety-gymnasium"]
+    """Draw the certified probabilities of the tasks with these two events, one column per task."""
+    rows = [row for row in kept_rows() if [event["name"] for event in row.settings.events] == list(_EVENTS)]
     # The robots side by side, because they share their tasks.
     tasks = sorted({row.task for row in rows}, key=lambda task: (task.removeprefix("Point").removeprefix("Car"), task))
     figure, (axes,) = figures.panels(1, width=9.6, height=3.8)
@@ -101,7 +95,7 @@ def draw(path: Path) -> None:
         color = figures.GREY if is_long else _COLORS.get(row.algorithm, figures.INK)
         place = len(_COLORS) if is_long else (list(_COLORS).index(row.algorithm) if row.algorithm in _COLORS else -1)
         x = tasks.index(row.task) + 0.15 * (place - 2)
-        anyhow, arrives = (certificate.p_lower for certificate in certificates(row))
+        anyhow, arrives = (certificate.p_lower for certificate in run.certificates(row))
         axes.plot([x, x], [anyhow, arrives], color=color, lw=1.0, alpha=0.6)
         axes.plot(x, anyhow, "o", color=color, ms=5.5)
         axes.plot(x, arrives, "o", color=color, ms=5.5, mfc="white")
@@ -109,8 +103,8 @@ def draw(path: Path) -> None:
     named = {name: color for name, color in _COLORS.items() if name in used}
     for name, color in {**named, _LONG: figures.GREY}.items():
         axes.plot([], [], "s", color=color, ms=6, label=name)
-    axes.plot([], [], "o", color=figures.INK, ms=5.5, label="no cost until goal")
-    axes.plot([], [], "o", color=figures.INK, ms=5.5, mfc="white", label="goal before cost")
+    for event, fill in zip(_EVENTS, (figures.INK, "white"), strict=True):
+        axes.plot([], [], "o", color=figures.INK, ms=5.5, mfc=fill, label=event)
     axes.axhline(0.5, color=figures.INK, lw=0.8, ls=":")
     axes.set(
         xticks=range(len(tasks)), xticklabels=tasks, xlim=(-0.5, len(tasks) - 0.5), ylim=(0.0, 1.0),
@@ -120,7 +114,15 @@ def draw(path: Path) -> None:
     figures.save(figure, path)
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Draw the picture and write the table."""
+    for row in kept_rows():
+        run.refuse_broken(row)
     draw(PICTURE)
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(PAGE.relative_to(Path.cwd()))
+    print(PAGE.relative_to(run.ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run.from_the_root(main))

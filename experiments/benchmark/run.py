@@ -5,8 +5,9 @@
     python experiments/benchmark/run.py --check ROW             # the trials of a kept row once more: are they the same?
     python experiments/benchmark/run.py --list
 
-From the root of the repository. Interrupt it at any time: the same command goes on. Training and runs are in
-runs/benchmark, finished rows in experiments/benchmark/results. `page.py` writes docs/benchmark.md from these.
+Interrupt it at any time: the same command goes on. Training and runs are in runs/benchmark, finished rows in
+experiments/benchmark/results. `page.py` writes docs/benchmark.md from these. Exit codes: 0 done, 1 a row failed or
+differs, 2 bad input.
 """
 
 from __future__ import annotations
@@ -14,38 +15,91 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 if "numpy" not in sys.modules:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import bullet
 import stock_omnisafe
+from pydantic import Field, ValidationError, model_validator
 from rich.console import Console
 
 from ccfs.certificates.means import Total
 from ccfs.controllers import zoo
-from ccfs.controllers.training.config import TrainingConfig
+from ccfs.controllers.training.config import ALGORITHMS, TrainingConfig
 from ccfs.controllers.training.export import write_entry
 from ccfs.controllers.training.plan import Plan
 from ccfs.controllers.training.runner import furthest, run_plan
 from ccfs.files.atomic import write_atomically
+from ccfs.files.documents import Table
 from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.files.toml import read_toml, toml_text
-from ccfs.protocol.model import Protocol
+from ccfs.protocol.errors import explain
+from ccfs.protocol.model import Protocol, parse_protocol
+from ccfs.results.certificate import RunCertificate
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
-from ccfs.results.trial_lines import trial_lines
+from ccfs.results.trial_lines import event_column, trial_lines
+from ccfs.results.verify import verify
 from ccfs.runs.store import Store
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 RESULTS = HERE / "results"
 RUNS = Path("runs/benchmark")
 COST_BUDGETS = (0.0, 0.05, 0.1)
+_TASK_KEYS = ("id", "env_id")
+"""Arguments of an environment that may name the task in its library."""
+Name = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+"""Part of the name of a folder."""
+
+
+class RefusedError(Exception):
+    """Bad input. The message says what was given, what is accepted and what to do."""
+
+
+class Settings(Table):
+    """What is claimed about some tasks, in the words of a protocol."""
+
+    tasks: list[Name]
+    horizon: int
+    environment: dict[str, Any]
+    schedule: dict[str, Any]
+    events: list[dict[str, Any]]
+    greatest_cost: float | None = None
+
+    @model_validator(mode="after")
+    def _names_the_task(self) -> Settings:
+        if not set(_TASK_KEYS) & set(self.environment.get("arguments", {})):
+            raise ValueError("environment.arguments must name the task by `id` or `env_id`, got neither")
+        return self
+
+
+class Group(Table):
+    """Rows that differ in task, algorithm and seed only."""
+
+    tasks: list[Name]
+    algorithms: list[Name]
+    seeds: list[int]
+    steps: int
+    training: dict[str, Any] = Field(default_factory=dict)
+    agent: str | None = None
+
+
+class Declared(Table):
+    """The content of rows.toml."""
+
+    delta: float
+    target: float
+    trials: int
+    settings: list[Settings]
+    rows: list[Group]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +115,8 @@ class Row:
     algorithm: str
     seed: int
     steps: int
-    settings: Mapping[str, Any]
-    claim: Mapping[str, Any]
+    settings: Settings
+    claim: Declared
     agent: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,15 +133,16 @@ class Row:
     @property
     def environment(self) -> dict[str, Any]:
         """The environment as a protocol names it."""
-        found = dict(self.settings["environment"])
-        arguments = {key: value.format(task=self.task) for key, value in found["arguments"].items()}
-        return found | {"arguments": arguments}
+        found = self.settings.environment
+        texts = {key: value for key, value in found["arguments"].items() if isinstance(value, str)}
+        named = {key: value.format(task=self.task) for key, value in texts.items()}
+        return {**found, "arguments": {**found["arguments"], **named}}
 
     @property
     def env_id(self) -> str:
         """Id of the task in its library."""
-        (found,) = self.environment["arguments"].values()
-        return str(found)
+        arguments = self.environment["arguments"]
+        return str(next(arguments[key] for key in _TASK_KEYS if key in arguments))
 
     @property
     def command(self) -> str:
@@ -97,32 +152,35 @@ class Row:
 
 def rows() -> dict[str, Row]:
     """Return all rows of rows.toml by name, in its order."""
-    table: Any = read_toml((HERE / "rows.toml").read_text(encoding="utf-8"))
-    settings = {task: part for part in table["settings"] for task in part["tasks"]}
-    claim = {key: table[key] for key in ("delta", "target", "trials")}
-    found = [
-        _row(group, task, algorithm, seed, settings=settings[task], claim=claim)
-        for group in table["rows"]
-        for seed in group["seeds"]
-        for task in group["tasks"]
-        for algorithm in group["algorithms"]
-    ]
-    if len({row.name for row in found}) != len(found):
-        raise SystemExit("rows.toml: two rows must differ in task, algorithm or seed.")
-    return {row.name: row for row in found}
+    try:
+        declared = Declared.model_validate(read_toml((HERE / "rows.toml").read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise RefusedError("\n".join(f"rows.toml: {line}" for line in explain(error, Declared))) from None
+    except ValueError as error:
+        raise RefusedError(f"rows.toml: must be a TOML file: {error}") from None
+    settings = {task: part for part in declared.settings for task in part.tasks}
+    found: dict[str, Row] = {}
+    for group in declared.rows:
+        for row in _rows_of(group, declared, settings):
+            if row.name in found:
+                raise RefusedError(f"rows.toml: two rows must differ in task, algorithm or seed, got {row.name} twice.")
+            found[row.name] = row
+    return found
 
 
-def _row(group: Mapping[str, Any], task: str, algorithm: str, seed: int, **common: Any) -> Row:
-    agent = group.get("agent")
-    return Row(
-        task=task,
-        algorithm=algorithm,
-        seed=seed,
-        steps=group["steps"],
-        agent=None if agent is None else agent.format(seed=seed),
-        training=group.get("training", {}),
-        **common,
-    )
+def _rows_of(group: Group, declared: Declared, settings: Mapping[str, Settings]) -> Iterator[Row]:
+    for seed in group.seeds:
+        for task in group.tasks:
+            if task not in settings:
+                raise RefusedError(
+                    f"rows.toml: a task must be under [[settings]], one of {', '.join(settings)}, got {task}."
+                )
+            for algorithm in group.algorithms:
+                agent = None if group.agent is None else group.agent.format(seed=seed)
+                yield Row(
+                    task=task, algorithm=algorithm, seed=seed, steps=group.steps, agent=agent, training=group.training,
+                    settings=settings[task], claim=declared,
+                )  # fmt: skip
 
 
 # Training
@@ -130,12 +188,26 @@ def _row(group: Mapping[str, Any], task: str, algorithm: str, seed: int, **commo
 
 def agent_of(row: Row) -> tuple[str, zoo.ZooEntry]:
     """Return the agent of a row and how a protocol names it. Train it first if it is not there."""
-    if row.agent is not None:
-        return row.agent, zoo.load(row.agent)
     folder = row.folder / "agent"
-    if not (folder / "card.json").exists():
+    if row.agent is None and not (folder / "card.json").exists():
         train(row, folder)
-    return folder.relative_to(HERE.parents[1]).as_posix(), zoo.load(folder)
+    try:
+        entry = zoo.load(row.agent or folder)
+    except ValueError as error:
+        raise RefusedError(f"{row.name}: {error}") from error
+    refuse_other_agent(row, entry.card)
+    return row.agent or f"experiments/benchmark/results/{row.name}/agent", entry
+
+
+def refuse_other_agent(row: Row, card: zoo.Card) -> None:
+    """Raise unless an agent is, by its card, the one that the row asks for."""
+    # SB3 ends with a whole rollout, so it may train a little longer. Nobody may train less than the row says.
+    most = row.steps + row.steps // 10
+    if (card.environment, card.seed) != (row.env_id, row.seed) or not row.steps <= card.steps <= most:
+        raise RefusedError(
+            f"{row.name}: the card of the agent must say {row.env_id}, seed {row.seed} and {row.steps:,} to {most:,} "
+            f"steps, got {card.environment}, seed {card.seed} and {card.steps:,} steps. Mend rows.toml or the agent."
+        )
 
 
 def train(row: Row, target: Path) -> None:
@@ -150,6 +222,12 @@ def train(row: Row, target: Path) -> None:
             settings=row.training, runs=RUNS / row.name, command=row.command,
         )  # fmt: skip
         return
+    if row.algorithm not in ALGORITHMS:
+        raise RefusedError(
+            f"{row.name}: there is no agent in {target}, and {row.algorithm} cannot be trained here. Write the agent "
+            f"there first (docs/benchmark.md, Add your own), or take one of {', '.join(ALGORITHMS)}, sb3-ppo, "
+            f"{stock_omnisafe.PREFIX}..."
+        )
     config = TrainingConfig.of(
         row.algorithm, environment=row.env_id, seed=row.seed, total_steps=row.steps, **row.training
     )
@@ -157,7 +235,7 @@ def train(row: Row, target: Path) -> None:
     run_plan(Plan(configs=(config,), milestones=(row.steps,), folder=RUNS), Console(), make=make)
     state = furthest(config, RUNS / config.name)
     if state is None or state.steps != row.steps:
-        raise SystemExit(f"{row.name}: another process is training it.")
+        raise RefusedError(f"{row.name}: another process is training it. Wait for it or stop it.")
     write_entry(state, target, command=row.command)
 
 
@@ -212,15 +290,15 @@ def protocol_of(row: Row, agent: str, digest: str) -> dict[str, Any]:
         "name": f"benchmark-{row.name}",
         "description": f"{row.algorithm} with seed {row.seed} on {row.env_id}. Its card says how far it was trained.",
         "seed": 20261119,
-        "horizon": row.settings["horizon"],
+        "horizon": row.settings.horizon,
         "batch": 16,
-        "trials": {"initial_law": row.claim["trials"]},
-        "claim": {"delta": row.claim["delta"], "target": row.claim["target"], "bound": "clopper-pearson"},
+        "trials": {"initial_law": row.claim.trials},
+        "claim": {"delta": row.claim.delta, "target": row.claim.target, "bound": "clopper-pearson"},
         "environment": row.environment,
         "program": {"verifier": {"make": "accept-all"}},
         "controllers": [{"name": "agent", "make": "zoo", "arguments": {"name": agent}, "digest": digest}],
-        "schedules": [{"name": "noise", **row.settings["schedule"]}],
-        "events": row.settings["events"],
+        "schedules": [{"name": "noise", **row.settings.schedule}],
+        "events": row.settings.events,
     }
 
 
@@ -232,7 +310,7 @@ def certify(row: Row, agent: str, digest: str, *, ending: str = ".run") -> Store
     command = ["-m", "ccfs", "run", str(path), "-o", str(run), "--workers", "1", "--modules", str(HERE)]
     code = subprocess.run([sys.executable, *command], check=False).returncode
     if code not in (0, 1):
-        raise SystemExit(f"{row.name}: the run ended with exit code {code}.")
+        raise RefusedError(f"{row.name}: the run ended with exit code {code}, see above. Its folder is {run}.")
     return Store(run)
 
 
@@ -256,7 +334,7 @@ def keep(row: Row, store: Store) -> None:
 
 def costs(row: Row, protocol: Protocol, lines: Sequence[Mapping[str, Any]]) -> RunTotals | None:
     """Return the certified total cost, None for a task without cost. A trial that ended early counts as the worst."""
-    greatest = row.settings.get("greatest_cost")
+    greatest = row.settings.greatest_cost
     if greatest is None:
         return None
     whole = ("horizon", protocol.horizon)
@@ -294,22 +372,56 @@ def lines_of(row: Row) -> list[dict[str, Any]]:
     return found
 
 
+def certificates(row: Row) -> Iterator[RunCertificate]:
+    """Yield the certificates of a row, in the order of its events. Their numbers are recomputed from their counts."""
+    for event in row.settings.events:
+        try:
+            yield verify(row.folder / "certificates" / "agent" / "noise" / f"{event['name']}.json", None)
+        except ValueError as error:
+            raise RefusedError(f"{row.name}: {error}") from error
+
+
+def refuse_broken(row: Row) -> None:
+    """Raise if a kept row is not whole, or if its certificates and costs do not follow from its trial lines."""
+    if broken := broken_seals(row.folder):
+        raise RefusedError(
+            f"{row.name}: files of a kept row must have their checksums, got others for {', '.join(broken)}. Restore "
+            f"them. If the change is meant, delete {row.folder / 'sums'} and make the row again."
+        )
+    lines, protocol = lines_of(row), Store(row.folder).protocol()
+    for certificate in certificates(row):
+        counted = sum(line[event_column(certificate.event)] for line in lines)
+        if (certificate.successes, certificate.trials, certificate.protocol) != (counted, len(lines), protocol.hash):
+            raise RefusedError(
+                f"{row.name}: the certificate of {certificate.event} does not follow from the trial lines."
+            )
+    totals, path = costs(row, protocol, lines), row.folder / "costs.json"
+    if (None if totals is None else totals.to_bytes()) != (path.read_bytes() if path.exists() else None):
+        raise RefusedError(f"{row.name}: costs.json does not follow from the trial lines.")
+
+
 def check(row: Row) -> bool:
     """Run the trials of a kept row again and say whether they are the same, to the bit."""
-    if not is_kept(row) or (broken := broken_seals(row.folder)):
-        found = "no such row" if not is_kept(row) else f"other checksums of {', '.join(broken)}"
-        raise SystemExit(f"{row.name} must be a kept row that is whole, got {found}.")
+    if not is_kept(row):
+        raise RefusedError(f"{row.name} must be a kept row, got one that is open. Make it first.")
+    refuse_broken(row)
     agent, entry = agent_of(row)
+    declared = parse_protocol(protocol_of(row, agent, entry.actor.digest), where=f"{row.name}.toml")
+    if declared.hash != Store(row.folder).protocol().hash:
+        raise RefusedError(f"{row.name}: rows.toml must be as it was when the row was kept, got another protocol.")
     store = certify(row, agent, entry.actor.digest, ending=".check")
     lines = trial_lines(store, store.protocol()).to_pylist()
     differing = sum(ours != theirs for ours, theirs in zip(lines, lines_of(row), strict=True))
     print(f"{row.name}: {differing} of {len(lines)} trials differ from the kept ones.")
+    # So that the next check runs them once more.
+    shutil.rmtree(RUNS / f"{row.name}.check", ignore_errors=True)
     return differing == 0
 
 
 def make(row: Row) -> None:
     """Train, certify and keep one row, or what is left of it."""
     if is_kept(row):
+        refuse_broken(row)
         print(f"{row.name}: kept in {row.folder}")
         return
     agent, entry = agent_of(row)
@@ -328,8 +440,8 @@ def main(words: Sequence[str]) -> int:
     wanted = list(known) if is_all else list(words[is_check:])
     unknown = [name for name in wanted if name not in known]
     if unknown or not wanted:
-        usage = "usage: run.py ROW..., --check ROW..., --all or --list."
-        raise SystemExit(f"{usage} Rows: {', '.join(known)}. Got: {list(words)}")
+        got = f"no row {', '.join(unknown)}" if unknown else "none"
+        raise RefusedError(f"usage: run.py ROW..., --check ROW..., --all or --list, which names the rows. Got: {got}.")
     if is_check:
         results = [check(known[name]) for name in wanted]
     else:
@@ -340,14 +452,24 @@ def main(words: Sequence[str]) -> int:
 def _is_made(row: Row, *, is_all: bool) -> bool:
     try:
         make(row)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if not is_all:
             raise
-        print(f"{row.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(error if isinstance(error, RefusedError) else f"{row.name}: {error!r}", file=sys.stderr)
         return False
     return True
 
 
+def from_the_root(call: Callable[[], int]) -> int:
+    """Call a command in the root of the repository, wherever it was started. A refusal is said and ends with 2."""
+    os.chdir(ROOT)
+    try:
+        return call()
+    except RefusedError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore", DeprecationWarning)
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(from_the_root(lambda: main(sys.argv[1:])))

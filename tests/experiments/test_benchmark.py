@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -31,7 +33,7 @@ def study():
     finally:
         sys.path.remove(str(HERE))
     yield page
-    for name in ("page", "run", "bullet", "stock_omnisafe"):
+    for name in ("page", "run", "bullet", "stock_omnisafe", "_shared", "_shared.figures"):
         sys.modules.pop(name, None)
 
 
@@ -87,8 +89,8 @@ def test_benchmark_agents_are_what_their_rows_say(study, kept) -> None:
 def test_benchmark_counts_are_those_of_the_trial_lines(study, kept) -> None:
     for row in kept:
         lines = study.run.lines_of(row)
-        assert len(lines) == row.claim["trials"]
-        for certificate in study.certificates(row):
+        assert len(lines) == row.claim.trials
+        for certificate in study.run.certificates(row):
             assert certificate.protocol == Store(row.folder).protocol().hash
             counted = Counter(line[event_column(certificate.event)] for line in lines)
             assert (certificate.successes, certificate.trials) == (counted[True], len(lines)), row.name
@@ -178,11 +180,107 @@ def test_benchmark_check_finds_a_trial_that_differs(study, kept, monkeypatch: py
 
 def test_benchmark_check_needs_a_row_that_is_kept(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(study.run, "RESULTS", tmp_path)
-    with pytest.raises(SystemExit, match="must be a kept row"):
+    with pytest.raises(study.run.RefusedError, match="must be a kept row"):
         study.run.main(["--check", "CartPole-sb3-ppo-0"])
     for words in (["--check"], [], ["--check", "CartPole-sb3-ppo-9"]):
-        with pytest.raises(SystemExit, match="usage"):
+        with pytest.raises(study.run.RefusedError, match=r"usage.*Got: n"):
             study.run.main(words)
+
+
+@pytest.fixture
+def copied(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A kept row in a folder of its own, which a test may change."""
+    row = study.run.rows()["Pendulum-sb3-ppo-0"]
+    shutil.copytree(row.folder, tmp_path / row.name)
+    monkeypatch.setattr(study.run, "RESULTS", tmp_path)
+    study.run.refuse_broken(row)
+    return row
+
+
+def test_benchmark_refuses_a_kept_row_that_somebody_changed(study, copied) -> None:
+    (found,) = copied.folder.glob("certificates/agent/noise/*.json")
+    document = found.read_text()
+    found.write_text(document.replace('"successes":206', '"successes":216'))
+    with pytest.raises(study.run.RefusedError, match="must have their checksums, got others for certificates"):
+        study.run.make(copied)
+    # With a seal of its own the numbers themselves tell.
+    study.run.seal(copied.folder)
+    with pytest.raises(study.run.RefusedError, match=r"but 0\.76\d+ from its counts"):
+        study.run.check(copied)
+
+
+def test_benchmark_refuses_costs_that_do_not_follow_from_the_trials(study, copied) -> None:
+    (copied.folder / "costs.json").write_text("{}")
+    study.run.seal(copied.folder)
+    with pytest.raises(study.run.RefusedError, match=r"costs.json does not follow"):
+        study.run.make(copied)
+
+
+@pytest.mark.parametrize("changed", [{"steps": 10}, {"seed": 1}, {"environment": "SafetyPointGoal1-v0"}])
+def test_benchmark_refuses_an_agent_that_the_row_does_not_ask_for(study, copied, changed) -> None:
+    card = study.card_of(copied)
+    fields = study.run._fields(card, **changed)
+    entry = zoo.load(copied.folder / "agent")
+    shutil.rmtree(copied.folder / "agent")
+    zoo.write(copied.folder / "agent", entry.actor, **fields)
+    with pytest.raises(study.run.RefusedError, match="the card of the agent must say Pendulum-v1, seed 0"):
+        study.run.agent_of(copied)
+
+
+def test_benchmark_check_says_that_the_declaration_changed(study, copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(copied, settings=copied.settings.model_copy(update={"horizon": 199}))
+    monkeypatch.setattr(study.run, "agent_of", lambda _: ("a", zoo.load(copied.folder / "agent")))
+    with pytest.raises(study.run.RefusedError, match=r"rows.toml must be as it was"):
+        study.run.check(other)
+
+
+def test_benchmark_names_the_agent_that_it_cannot_train(study, tmp_path: Path) -> None:
+    row = replace(study.run.rows()["Pendulum-sb3-ppo-0"], algorithm="mine")
+    with pytest.raises(study.run.RefusedError, match=r"there is no agent in .*, and mine cannot be trained here"):
+        study.run.train(row, tmp_path / "agent")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('tasks = ["CartPole"]\nalgorithms', 'tasks = ["Acrobot"]\nalgorithms', "one of CartPole, .*, got Acrobot"),
+        ("steps = 50_000", "step = 50_000", "key `rows.0.steps` is missing"),
+        ("steps = 50_000", "steps = 50_000\ntrainig = {}", "unknown key `rows.0.trainig`"),
+        ('algorithms = ["sb3-ppo"]', 'algorithms = ["../../x"]', "`rows.0.algorithms.0`: string should match pattern"),
+        ("seeds = [0]", "seeds = 8", "`rows.0.seeds`: input should be a valid list, got 8"),
+        ("seeds = [0]", "seeds = [0, 0]", "must differ in task, algorithm or seed, got CartPole-sb3-ppo-0 twice"),
+        ('arguments = { id = "CartPole-v1" }', "arguments = { g = 9.0 }", "name the task by `id` or `env_id`"),
+        ("delta = 0.001", "delta = ", "must be a TOML file"),
+    ],
+)
+def test_benchmark_explains_mistakes_in_the_table_of_rows(
+    study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old, new, told
+) -> None:
+    text = (HERE / "rows.toml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "rows.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
+    monkeypatch.setattr(study.run, "HERE", tmp_path)
+    with pytest.raises(study.run.RefusedError, match=f"rows.toml: .*{told}"):
+        study.run.rows()
+
+
+def test_benchmark_environments_keep_arguments_that_are_no_texts(study) -> None:
+    row = study.run.rows()["PointGoal1-ppolag-0"]
+    arguments = {"g": 9.0, "env_id": "Safety{task}-v0"}
+    settings = row.settings.model_copy(update={"environment": {"make": "safety-gymnasium", "arguments": arguments}})
+    other = replace(row, settings=settings)
+    assert other.environment["arguments"] == {"g": 9.0, "env_id": "SafetyPointGoal1-v0"}
+    assert other.env_id == "SafetyPointGoal1-v0"
+
+
+def test_benchmark_commands_run_from_any_folder_and_tell_bad_input_by_their_exit_code(tmp_path: Path) -> None:
+    for words, code, told in ((["--list"], 0, "CartPole-sb3-ppo-0"), (["no-row"], 2, "Got: no row no-row")):
+        command = [sys.executable, str(HERE / "run.py"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == code
+        assert told in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -94,8 +94,21 @@ def test_train_with_sb3_does_not_go_on_with_other_settings(tmp_path: Path) -> No
     settings = tmp_path / "sb3ppo-cartpole-v1-4" / "settings.json"
     settings.parent.mkdir()
     settings.write_text('{"penalty": 0.25}')
+    settings.with_name("checkpoint.zip").write_bytes(b"")
     with pytest.raises(ValueError, match="a training with the same settings"):
         train_sb3("CartPole-v1", seed=4, steps=64, penalty=0.0, folder=tmp_path, console=Console(quiet=True))
+
+
+def test_train_with_sb3_goes_on_after_a_wrong_setting_was_mended(tmp_path: Path) -> None:
+    from ccfs.controllers.training.sb3 import train_sb3
+
+    def train(**settings: int) -> zoo.Card:
+        common = {"seed": 4, "steps": 64, "penalty": 0.0, "folder": tmp_path, "console": Console(quiet=True)}
+        return train_sb3("CartPole-v1", **common, settings=settings)
+
+    with pytest.raises(TypeError, match="n_epoch"):
+        train(n_epoch=1)
+    assert train(n_epochs=1).steps == 64
 
 
 def test_priced_cost_takes_another_seed_when_a_world_starts_with_cost() -> None:
