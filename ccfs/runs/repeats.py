@@ -31,7 +31,8 @@ _WHO = {
 }
 _ENVIRONMENT = (
     "The environment behaved differently. If its simulator remembers earlier episodes, as Box2D's does, put "
-    '`ccfs.MadeAnew` around it, or write make = "gymnasium-anew" in the protocol.'
+    '`ccfs.MadeAnew` around it, or write make = "gymnasium-anew" in the protocol. Make a Safety-Gymnasium task by '
+    "`ccfs.envs.make_repeatable`."
 )
 MUST = (
     "Trials must follow from the reset seed and the noise alone. Clear every memory in `reset`, and draw random "
