@@ -143,7 +143,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         ),
         "map-guard": _part(
             "ccfs.controllers.navigator:MapGuard",
-            "margin caution share reserve horizon sensor",
+            "margin room caution share reserve horizon sensor",
             "SafetyPointGoal2: accepts an action if the robot can still stop after it.",
         ),
     },
@@ -152,7 +152,7 @@ PARTS: Mapping[str, Mapping[str, ShippedPart]] = {
         "fixed": _part("ccfs.runtime.components:FixedFallback", "values", "Always the same action: a stop, a brake."),
         "navigator": _part(
             "ccfs.controllers.navigator:NavigatorFallback",
-            "margin caution share reserve horizon sensor",
+            "margin room caution share reserve horizon sensor",
             "SafetyPointGoal2: acts as the navigator, without noise.",
         ),
         "brake": _part("ccfs.controllers.navigator:BrakeFallback", "", "SafetyPointGoal2: brakes along the heading."),

@@ -23,9 +23,9 @@ class MapGuard:
     """A `Verifier` with memory. It accepts an action if the robot can stop after it and can still arrive in time.
 
     The guard keeps a map and adds one observation per step. While the navigator could still reach the goal in good time
-    from here, the guard accepts every action that `would_be_safe`. When time becomes short, it accepts only the
-    navigator's own action, a brake, or no thrust, so that a slow controller still reaches the goal. Its answers are a
-    function of the observations since `reset`.
+    from here, the guard accepts every action that `would_be_safe` with `room` to spare. The navigator's own action, a
+    brake and no thrust need no such room. When time becomes short, it accepts only these three, so that a slow
+    controller still reaches the goal. Its answers are a function of the observations since `reset`.
 
     Args:
         settings: the fields of `PilotSettings`, by name.
@@ -52,13 +52,16 @@ class MapGuard:
 
     def accepts(self, observation: NDArray[np.float64], actions: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which actions may run. Raise for an observation that was not the last one observed."""
-        pilot = self._shared.at(observation)
-        accepted = would_be_safe(pilot.map, pilot.surroundings, actions, self.settings.margin)
-        if pilot.is_late:
-            allowed = np.stack((pilot.action(), brake_action(observation), np.zeros(2)))
+        pilot, settings = self._shared.at(observation), self.settings
+        accepted = would_be_safe(pilot.map, pilot.surroundings, actions, settings.margin)
+        if pilot.is_late or settings.room > 0.0:
+            own = np.stack((pilot.action(), brake_action(observation), np.zeros(2)))
             # Fallbacks arrive here in the precision of the action space, so compare in that precision.
-            same = np.abs(actions[:, None] - allowed[None]).max(axis=2) <= np.finfo(np.float32).eps
-            accepted &= same.any(axis=1)
+            same = np.abs(actions[:, None] - own[None]).max(axis=2) <= np.finfo(np.float32).eps
+            allowed = same.any(axis=1)
+            if not pilot.is_late:
+                allowed |= would_be_safe(pilot.map, pilot.surroundings, actions, settings.margin, settings.room)
+            accepted &= allowed
         return accepted
 
 

@@ -154,6 +154,7 @@ class ObjectFilter:
         change = np.eye(_POSE)
         change[3:, 3:] = [[cos * cos + DECAY * sin * sin, (1.0 - DECAY) * cos * sin]] * 2
         change[4, 3:] = (1.0 - DECAY) * cos * sin, sin * sin + DECAY * cos * cos
+        # Drag also makes the velocity follow the heading. That slope is left out: with it the navigator did no better.
         change[3:, 2] = -_PUSH * push * sin, _PUSH * push * cos
         change[:2, 3:] = STEP * (0.45 * np.eye(2) + 0.55 * change[3:, 3:])
         change[:2, 2] = 0.55 * STEP * change[3:, 2]

@@ -34,6 +34,7 @@ class PilotSettings:
 
     Args:
         margin: least clearance of a stopping path that counts as safe, in metres per m/s of speed.
+        room: metres of clearance that a guarded action needs in addition. The navigator, a brake and no action do not.
         caution: noise scale that the navigator assumes. It keeps more room for a larger one.
         share: time granted to the navigator, as a multiple of its own estimate. 0 grants none.
         reserve: steps granted in addition.
@@ -42,6 +43,7 @@ class PilotSettings:
     """
 
     margin: float = 0.015
+    room: float = 0.0
     caution: float = 0.3
     share: float = 1.25
     reserve: int = 60
@@ -61,6 +63,7 @@ class PilotArguments(TypedDict, total=False):
     """The fields of `PilotSettings`, as keyword arguments."""
 
     margin: float
+    room: float
     caution: float
     share: float
     reserve: int

@@ -28,7 +28,7 @@ _PAD: Final = CELL * math.sqrt(2.0)
 
 
 def would_be_safe(
-    drawn: AnyMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float
+    drawn: AnyMap, surroundings: Surroundings, actions: NDArray[np.float64], margin: float, room: float = 0.0
 ) -> NDArray[np.bool_]:
     """Say for each action whether full brake one step later still keeps clear of everything that may be there.
 
@@ -43,12 +43,15 @@ def would_be_safe(
         surroundings: its distance fields.
         actions: shape (n, 2), inside the action box.
         margin: least clearance at every sample of the stopping path, in metres per m/s of speed, in addition to 3 mm.
+        room: metres of clearance in addition to those. With any room, keeping as clear as a brake is not enough.
     """
     vx, vy = drawn.pose.mass_velocity
     along = math.cos(drawn.pose.heading) * vx + math.sin(drawn.pose.heading) * vy
     least, speed = _least_clearance(drawn, surroundings, np.concatenate((actions, _brake(along)[None])))
-    # The last row is an immediate brake. Whoever keeps as clear as that is accepted, see above.
-    needed = np.minimum(_REST + margin * speed, least[-1] - _LEVEL)
+    needed = _REST + room + margin * speed
+    if room == 0.0:
+        # The last row is an immediate brake. Whoever keeps as clear as that is accepted, see above.
+        needed = np.minimum(needed, least[-1] - _LEVEL)
     return np.asarray(least[:-1] > needed[:-1])
 
 

@@ -114,6 +114,25 @@ def test_a_late_guard_accepts_the_navigator_the_brake_and_nothing_else(seen):
     assert guard.accepts(observation, allowed)[0]
 
 
+def test_a_guard_that_wants_room_refuses_more_but_never_its_own_actions(seen):
+    """With more room than any place has, what is left is the navigator, the brake and no action."""
+    others = np.random.default_rng(2).uniform(-1, 1, (50, 2))
+    accepted = {}
+    for room in (0.0, 0.1, 5.0):
+        settings = {**FREE, "room": room}
+        guard, fallback = MapGuard(**settings), NavigatorFallback(**settings)
+        accepted[room] = []
+        for observation in seen:
+            for part in (guard, fallback):
+                part.observe(observation)
+            accepted[room].append(guard.accepts(observation, others))
+            own = np.stack((fallback.action(observation, NOTHING), BrakeFallback().action(observation, NOTHING)))
+            assert guard.accepts(observation, own).all()
+    free, some, all_room = (np.stack(found) for found in accepted.values())
+    assert (some <= free).all()
+    assert all_room.sum() == 0 < some.sum() < free.sum()
+
+
 def test_the_guard_becomes_late_when_time_runs_out(env):
     """A robot that never moves: first anything safe goes, at the end only the navigator, in time for its way."""
     guard = MapGuard(horizon=300)

@@ -51,6 +51,13 @@ def test_would_be_safe_knows_the_braking_distance(env, hazards, speed, thrust, b
     assert would_be_safe(*hand_drawn(env, hazards, speed), actions, 0.015).tolist() == [thrust, brake]
 
 
+@pytest.mark.parametrize(("room", "accepted"), [(0.0, True), (0.05, True), (0.15, False)])
+def test_would_be_safe_asks_for_room(env, room, accepted):
+    """A hazard's edge is 0.1 m ahead of a robot at rest. With room, being as clear as a brake is not enough."""
+    found = would_be_safe(*hand_drawn(env, [0.3], 0.0), np.zeros((1, 2)), 0.015, room)
+    assert found.tolist() == [accepted]
+
+
 def test_brake_stops_the_robot(env):
     observation, _ = env.reset(seed=3_000_000_009)
     for _ in range(15):
