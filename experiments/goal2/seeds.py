@@ -36,10 +36,10 @@ EARLIER = {
     "navigator, exact map": range(5_100_000, 5_100_256),
     "guarded, exact map": range(5_200_000, 5_200_256),
     "ladder, exact map": range(5_300_000, 5_301_024),
+    "noisyguard, and then the tuning of its second version": range(5_940_000, 5_940_512),
 }
 """Cohorts of earlier certificates: of agents with fewer training steps, with the noise of earlier formats, or of the
-navigator before its map knew of rounding. Those
-results are in the history."""
+navigator before its map knew of rounding, or of a guard that was tuned further. Those results are in the history."""
 DEVELOPMENT = range(3_000_000_000, 3_001_000_000)
 """Reset seeds of every tuning, piloting and test run of this study."""
 
