@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
@@ -47,7 +48,7 @@ TITLES = {
     "agents": "The agents at sigma = 1 with 8 draws at each reset seed",
     "sensing": "The navigator with noise on all 60 readings and on the actions: 1,024 reset seeds, target 0.9",
     "sensors": "The agents with noise on all 60 readings and on the actions",
-    "noisyguard": "Agent C1 behind the map guard with noisy readings: 512 reset seeds, target 0.9",
+    "noisyguard": "Agent C1 behind the map guard with noisy readings: 1,536 drawn layouts, target 0.9",
     "timed": "Agent C1 with noise that falls after half of the trial",
     "abstaining": "Agent C1 without a fallback: it abstains",
     "families": "Agent C1 under named disturbances: a bias and a gain error of both motors",
@@ -417,7 +418,7 @@ def draw_curves(name: str, path: Path) -> None:
     low = math.floor(10 * min(lowest, protocol.claim.target)) / 10
     axes.set(xlabel="shift budget B", ylabel=f"P({event})", xlim=(-0.03 * reach, reach), ylim=(low, 1.01))
     axes.legend(loc="upper right", title="line: certified at least\ndot: observed, 95% interval", alignment="left")
-    axes.set_title(TITLES[name])
+    axes.set_title(textwrap.fill(TITLES[name], 66))
     figures.save(figure, path)
 
 
@@ -439,7 +440,7 @@ def draw_attacks(name: str, path: Path) -> None:
     axes.set_xticks(range(len(kinds)), [f"{label}\nB = {budget:g}" for label, budget, _ in kinds])
     axes.set(ylabel=f"P({event})")
     axes.legend(loc="best", title="dot: observed, 95% interval\nbar: certified at least", alignment="left")
-    axes.set_title(TITLES[name])
+    axes.set_title(textwrap.fill(TITLES[name], 66))
     figures.save(figure, path)
 
 

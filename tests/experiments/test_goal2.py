@@ -128,8 +128,8 @@ def test_results_page_and_tables_are_rederived_from_the_trial_lines():
 
 
 NUMBER = re.compile(r"(?<![\w.^])-?\d*\.\d+")
-HISTORY = {"1.72", "48.2", "73.7", "70.5"}
-"""Millions of training steps of an earlier agent, and the first edition's expected costs."""
+HISTORY = {"1.72", "48.2", "73.7", "70.5", "0.0012"}
+"""Millions of training steps of an earlier agent, the first edition's expected costs, a budget of the first guard."""
 
 
 def further_numbers():
@@ -153,7 +153,7 @@ def further_numbers():
     yield navigator.trajectory.p_lower
     protocol = records.stored_protocol("noisyguard")
     guarded = next(found for found in certificates("noisyguard") if found.event == "goal-before-cost").trajectory
-    for target in (0.5, 0.8):
+    for target in (0.5, 0.8, 0.95):
         yield from summary.ladder_budget(protocol, protocol.arms[0], guarded, guarded.event, target).budgets.values()
     protocol = records.stored_protocol("strata")
     budgets = [row.certificate.budget for row in records.rows(records.lines("strata"), protocol, "no-cost-until-goal")]
@@ -307,7 +307,7 @@ def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
     assert 0.8 < seen[-1] < 0.9
 
 
-@pytest.mark.parametrize("name", ["navigator", "ladder", "sensing", "guarded"])
+@pytest.mark.parametrize("name", ["navigator", "ladder", "sensing", "guarded", "noisyguard"])
 def test_kept_trials_that_were_not_late_are_found_again_with_the_navigator_of_today(name):
     protocol = records.stored_protocol(name)
     arm = protocol.arms[0]
@@ -315,6 +315,19 @@ def test_kept_trials_that_were_not_late_are_found_again_with_the_navigator_of_to
     found = importlib.import_module("stock").replay(protocol, arm, line["trial"], parts=protocol)
     assert (line["attack"], f"{line['controller']}/{line['schedule']}") == ("nominal", arm.name)
     assert (found.chain, found.steps) == (line["chain"], line["steps"])
+
+
+def test_the_guard_with_wrong_readings_keeps_nine_tenths_for_every_layout():
+    """The aim that noisyguard.toml declares, from its trial lines: the law of layouts, and readings wrong by 0.02."""
+    protocol = records.stored_protocol("noisyguard")
+    assert (protocol.trials.seeds, protocol.claim.target) == (None, 0.9)
+    held = [is_inside("goal-before-cost", line) for line in records.lines("noisyguard").to_pylist()]
+    schedule = protocol.arms[0].schedule.plan
+    found = certify_event(
+        sum(held), len(held), delta=protocol.claim.delta, family=protocol.family, target=0.9, schedule=schedule,
+        bound=Bound.CLOPPER_PEARSON, event="goal-before-cost",
+    )  # fmt: skip
+    assert found.budgets["sensor"] >= 0.02
 
 
 def test_layout_of_the_late_trial_is_hard_and_mended_for_other_noise_only():
