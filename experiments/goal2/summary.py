@@ -418,7 +418,7 @@ def draw_curves(name: str, path: Path) -> None:
     low = math.floor(10 * min(lowest, protocol.claim.target)) / 10
     axes.set(xlabel="shift budget B", ylabel=f"P({event})", xlim=(-0.03 * reach, reach), ylim=(low, 1.01))
     axes.legend(loc="upper right", title="line: certified at least\ndot: observed, 95% interval", alignment="left")
-    axes.set_title(textwrap.fill(TITLES[name], 66))
+    axes.set_title(textwrap.fill(TITLES[name], 66, break_on_hyphens=False))
     figures.save(figure, path)
 
 
@@ -440,7 +440,7 @@ def draw_attacks(name: str, path: Path) -> None:
     axes.set_xticks(range(len(kinds)), [f"{label}\nB = {budget:g}" for label, budget, _ in kinds])
     axes.set(ylabel=f"P({event})")
     axes.legend(loc="best", title="dot: observed, 95% interval\nbar: certified at least", alignment="left")
-    axes.set_title(textwrap.fill(TITLES[name], 66))
+    axes.set_title(textwrap.fill(TITLES[name], 66, break_on_hyphens=False))
     figures.save(figure, path)
 
 
