@@ -228,9 +228,11 @@ def train(row: Row, target: Path) -> None:
             f"there first (docs/benchmark.md, Add your own), or take one of {', '.join(ALGORITHMS)}, sb3-ppo, "
             f"{stock_omnisafe.PREFIX}..."
         )
-    config = TrainingConfig.of(
-        row.algorithm, environment=row.env_id, seed=row.seed, total_steps=row.steps, **row.training
-    )
+    about = {"environment": row.env_id, "seed": row.seed, "total_steps": row.steps, **row.training}
+    try:
+        config = TrainingConfig.of(row.algorithm, **about)
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"rows.toml: the training of {row.name} has a wrong setting: {error}") from error
     make = _bullet_copies if row.environment["make"] == "bullet:make" else None
     run_plan(Plan(configs=(config,), milestones=(row.steps,), folder=RUNS), Console(), make=make)
     state = furthest(config, RUNS / config.name)

@@ -234,9 +234,14 @@ def test_benchmark_check_says_that_the_declaration_changed(study, copied, monkey
         study.run.check(other)
 
 
-def test_benchmark_names_the_agent_that_it_cannot_train(study, tmp_path: Path) -> None:
+def test_benchmark_explains_an_agent_that_it_cannot_train(study, tmp_path: Path) -> None:
     row = replace(study.run.rows()["Pendulum-sb3-ppo-0"], algorithm="mine")
     with pytest.raises(study.run.RefusedError, match=r"there is no agent in .*, and mine cannot be trained here"):
+        study.run.train(row, tmp_path / "agent")
+    row = replace(study.run.rows()["PointGoal1-ppolag-0"], training={"cost_limmit": 5.0})
+    with pytest.raises(
+        study.run.RefusedError, match=r"training of PointGoal1-ppolag-0 has a wrong setting: .*cost_limmit"
+    ):
         study.run.train(row, tmp_path / "agent")
 
 
