@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,11 +91,14 @@ def draw(path: Path) -> None:
     # The robots side by side, because they share their tasks.
     tasks = sorted({row.task for row in rows}, key=lambda task: (task.removeprefix("Point").removeprefix("Car"), task))
     figure, (axes,) = figures.panels(1, width=9.6, height=3.8)
+    seen: Counter[tuple[str, int]] = Counter()
     for row in rows:
         is_long = row.steps > _MILLION
         color = figures.GREY if is_long else _COLORS.get(row.algorithm, figures.INK)
         place = len(_COLORS) if is_long else (list(_COLORS).index(row.algorithm) if row.algorithm in _COLORS else -1)
-        x = tasks.index(row.task) + 0.15 * (place - 2)
+        # Other seeds a little to the right.
+        seen[row.task, place] += 1
+        x = tasks.index(row.task) + 0.15 * (place - 2) + 0.04 * (seen[row.task, place] - 1)
         anyhow, arrives = (certificate.p_lower for certificate in run.certificates(row))
         axes.plot([x, x], [anyhow, arrives], color=color, lw=1.0, alpha=0.6)
         axes.plot(x, anyhow, "o", color=color, ms=5.5)
