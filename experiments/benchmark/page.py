@@ -1,4 +1,4 @@
-"""Write the table of docs/benchmark.md and its picture from the kept rows: `python experiments/benchmark/page.py`."""
+"""Write the tables of docs/benchmark.md and its picture from the kept rows: `python experiments/benchmark/page.py`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ from ccfs.controllers import zoo
 from ccfs.results.totals import RunTotals
 
 PAGE = run.ROOT / "docs" / "benchmark.md"
-_TABLE = re.compile(r"(?<=<!-- rows -->\n).*(?=<!-- end -->)", re.DOTALL)
-_HEADS = (
-    "task", "algorithm", "seed", "steps", "event", "counted", "probability ≥", "commands ≤", "readings ≤", "cost ≤",
-    "under 0.1 ≤",
-)  # fmt: skip
+_TABLES = re.compile(r"(?<=<!-- rows -->\n).*(?=<!-- end -->)", re.DOTALL)
 _NOTHING = "–"
 PICTURE = run.HERE / "benchmark.png"
 _COLORS = {"ppolag": figures.BLUE, "trpolag": figures.ORANGE, "ppo-penalty": figures.GREEN, "cpo": figures.RED}
@@ -43,33 +39,43 @@ def card_of(row: Row) -> zoo.Card:
     return entry.card
 
 
-def costs(row: Row) -> tuple[str, str]:
+def costs(row: Row) -> str:
     """Return the bound on the expected cost, without shift and under a budget of 0.1."""
-    path = row.folder / "costs.json"
-    if not path.exists():
-        return _NOTHING, _NOTHING
-    totals = RunTotals.from_bytes(path.read_bytes(), where=str(path))
+    totals = RunTotals.from_bytes((row.folder / "costs.json").read_bytes(), where=str(row.folder))
     (arm,) = totals.arms.values()
     expected = dict(zip(totals.budgets, arm.expected, strict=True))
-    return upper_text(expected[0.0]), upper_text(expected[0.1])
+    return f"{upper_text(expected[0.0], 1)} / {upper_text(expected[0.1], 1)}"
 
 
-def cells(row: Row) -> Iterator[tuple[str, ...]]:
-    """Yield one line of the table for each event of a row."""
-    card = card_of(row)
-    about = (row.task, row.algorithm, str(row.seed), f"{card.steps:,}")
+def cells(row: Row) -> Iterator[str]:
+    """Yield the cells of a row: the agent, two for each event, and the cost where the task has one."""
+    steps = card_of(row).steps
+    yield row.task
+    yield f"{row.algorithm} {row.seed}" + ("" if steps == _MILLION else f", {steps:,} steps")
     for certificate in run.certificates(row):
         sizes = certificate.budgets
         main = next(stage for stage in sizes if stage != "sensor")
-        counted = f"{certificate.successes} of {certificate.trials}"
-        shown = [_NOTHING if size is None else lower_text(size) for size in (sizes[main], sizes.get("sensor"))]
-        yield (*about, f"`{certificate.event}`", counted, lower_text(certificate.p_lower), *shown, *costs(row))
+        budgets = [_NOTHING if size is None else lower_text(size) for size in (sizes[main], sizes.get("sensor"))]
+        yield f"{certificate.successes}: {lower_text(certificate.p_lower, 3)}"
+        yield _NOTHING if set(budgets) == {_NOTHING} else " / ".join(budgets)
+    if row.settings.greatest_cost is not None:
+        yield costs(row)
 
 
-def table() -> str:
-    """Return the table in Markdown."""
-    lines = [_HEADS, tuple("---" for _ in _HEADS), *(line for row in kept_rows() for line in cells(row))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{missing()}\n"
+def tables() -> str:
+    """Return the tables in Markdown, one for the tasks that share their events."""
+    groups: dict[int, list[Row]] = {}
+    for row in kept_rows():
+        groups.setdefault(id(row.settings), []).append(row)
+    return "\n".join(_table(rows) for rows in sorted(groups.values(), key=len, reverse=True)) + f"\n{missing()}\n"
+
+
+def _table(rows: list[Row]) -> str:
+    settings = rows[0].settings
+    heads = ["task", "agent", *(head for event in settings.events for head in (f"`{event['name']}`", "kept"))]
+    heads += ["cost"] if settings.greatest_cost is not None else []
+    lines = [heads, ["---"] * len(heads), *(list(cells(row)) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def missing() -> str:
@@ -80,9 +86,9 @@ def missing() -> str:
     return f"{len(kept)} of {len(declared)} declared rows are here.{told}"
 
 
-def with_table(page: str) -> str:
-    """Return the page with its table written anew."""
-    return _TABLE.sub(lambda _: table(), page)
+def with_tables(page: str) -> str:
+    """Return the page with its tables written anew."""
+    return _TABLES.sub(lambda _: tables(), page)
 
 
 def draw(path: Path) -> None:
@@ -119,11 +125,11 @@ def draw(path: Path) -> None:
 
 
 def main() -> int:
-    """Draw the picture and write the table."""
+    """Draw the picture and write the tables."""
     for row in kept_rows():
         run.refuse_broken(row)
     draw(PICTURE)
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print(PAGE.relative_to(run.ROOT))
     return 0
 

@@ -107,7 +107,7 @@ def test_benchmark_costs_follow_from_the_trial_lines(study, kept) -> None:
 
 def test_benchmark_page_shows_the_kept_rows(study, kept) -> None:
     page = study.PAGE.read_text(encoding="utf-8")
-    assert study.with_table(page) == page
+    assert study.with_tables(page) == page
     assert page.count("\n| ") > len(kept)
 
 
