@@ -278,6 +278,7 @@ def test_benchmark_environments_keep_arguments_that_are_no_texts(study) -> None:
     assert other.env_id == "SafetyPointGoal1-v0"
 
 
+@pytest.mark.slow
 def test_benchmark_commands_run_from_any_folder_and_tell_bad_input_by_their_exit_code(tmp_path: Path) -> None:
     for words, code, told in ((["--list"], 0, "CartPole-sb3-ppo-0"), (["no-row"], 2, "Got: no row no-row")):
         command = [sys.executable, str(HERE / "run.py"), *words]

@@ -65,6 +65,7 @@ sb3.train_sb3("CartPole-v1", folder=Path({folder!r}), console=Console(quiet=True
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_train_with_sb3_goes_on_after_a_kill_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_train_with_sb3_does_not_go_on_with_other_settings(tmp_path: Path) -> No
         train_sb3("CartPole-v1", seed=4, steps=64, penalty=0.0, folder=tmp_path, console=Console(quiet=True))
 
 
+@pytest.mark.slow
 def test_train_with_sb3_goes_on_after_a_wrong_setting_was_mended(tmp_path: Path) -> None:
     from ccfs.controllers.training.sb3 import train_sb3
 
