@@ -111,6 +111,23 @@ def test_benchmark_page_shows_the_kept_rows(study, kept) -> None:
     assert page.count("\n| ") > len(kept)
 
 
+def test_benchmark_page_sums_up_the_rows_of_a_million_steps(study, kept) -> None:
+    """A new row that makes a sentence of "What the rows say so far" wrong is noticed here."""
+    found = {
+        row.name: {certificate.event: certificate for certificate in study.run.certificates(row)}
+        for row in kept
+        if row.environment["make"] == "safety-gymnasium" and row.steps == 1_000_000
+    }
+    arriving = {name for name, one in found.items() if one["goal-before-cost"].budgets["sensor"] is not None}
+    safe = {name for name, one in found.items() if one["no-cost-until-goal"].budgets["sensor"] is not None}
+    of = {task: {name for name in found if task in name} for task in ("Goal1", "Goal2", "Button1", "Push1")}
+    assert arriving == of["Goal1"]
+    assert of["Push1"] <= safe
+    assert max(found[name]["goal-before-cost"].successes for name in of["Push1"]) == 9
+    for task in ("Goal2", "Button1"):
+        assert set() < of[task] & safe < of[task]
+
+
 def test_benchmark_rows_are_made_for_every_task_and_algorithm(study) -> None:
     found = {(row.task, row.algorithm) for row in study.run.rows().values()}
     safety = {f"{robot}{task}" for robot in ("Point", "Car") for task in ("Goal1", "Goal2", "Button1", "Push1")}
