@@ -7,6 +7,7 @@ Reads every protocol of this folder, the cards of the shipped controllers and th
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -66,6 +67,10 @@ def stray_development_seeds() -> list[int]:
     """Return seeds of the stored development records outside of the development span."""
     rows = (HERE.parent / "navigator" / "record.csv").read_text(encoding="utf-8").splitlines()[1:]
     used = {int(row.split(",")[1]) for row in rows}
+    with (HERE / "pilots" / "harm.csv").open(newline="", encoding="utf-8") as file:
+        for pilot in csv.DictReader(file):
+            first = int(pilot["first reset seed"])
+            used |= set(range(first, first + int(pilot["trials"])))
     for path in (HERE / "attacks").rglob("*.json"):
         used |= _seeds_in(json.loads(path.read_text(encoding="utf-8")))
     return sorted(seed for seed in used if seed not in DEVELOPMENT)
