@@ -41,6 +41,7 @@ TITLES = {
     "navigator": "The navigator: reaching the goal, certified",
     "guarded": "The same agents behind a map guard with a fallback library that makes progress",
     "attacks": "The agents of the table under more attacks",
+    "harm": "Agent C1 under shifts far beyond what is certified",
     "ladder": "The ladder: one arm on 1,024 reset seeds, five levels in one simultaneous statement",
     "costs": "Whole episodes without a stop",
     "ablation": "Proposal settings, 64 reset seeds each",
@@ -444,6 +445,31 @@ def draw_attacks(name: str, path: Path) -> None:
     figures.save(figure, path)
 
 
+def draw_far(name: str, path: Path) -> None:
+    """Draw one arm over budgets of every order of size: what is certified, and the observed rate under each attack."""
+    protocol = records.stored_protocol(name)
+    event = protocol.events[0].name
+    plt.rcParams.update(figures.STYLE)
+    figure, axes = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
+    (row,) = claim_rows(name, event)
+    sizes = [0.01 * 10 ** (i / 40) for i in range(137)]
+    axes.plot(sizes, [row.certificate.lower_at(size) for size in sizes], color=PALETTE[0])
+    shown = {f"critic, {label}": [] for label in ("from the start", "evenly", "evenly, wider")}
+    for attack, label in zip(protocol.attacks, (0, 0, 0, 1, 1, 2), strict=True):
+        list(shown.values())[label].append((attack.budget or 0.0, row.shifted[attack.name]))
+    low, high = interval(row.successes, row.trials, Bound.COHORT, delta=0.05)
+    axes.axhspan(low, high, color=figures.GREY, alpha=0.25, lw=0, label="without shift")
+    for i, ((label, points), color) in enumerate(zip(shown.items(), PALETTE[1:], strict=False)):
+        for budget, hits in points:
+            add_rate(axes, budget * 1.05 ** (i - 1), hits, row.trials, color)
+        axes.plot([], [], "o", ms=4, color=color, label=label)
+    axes.axhline(protocol.claim.target, ls=":", color=figures.INK, lw=0.8)
+    axes.set(xlabel="shift budget B", ylabel=f"P({event})", xscale="log", xlim=(sizes[0], 30.0), ylim=(-0.02, 1.01))
+    axes.legend(loc="lower left", title="line: certified at least\ndot: observed, 95% interval", alignment="left")
+    axes.set_title(textwrap.fill(TITLES[name], 66, break_on_hyphens=False))
+    figures.save(figure, path)
+
+
 def add_rate(axes: Axes, x: float, hits: int, trials: int, color: str) -> None:
     """Draw an observed rate with its 95% interval."""
     low, high = interval(hits, trials, Bound.COHORT, delta=0.05)
@@ -456,13 +482,16 @@ def text() -> str:
     return "\n\n".join(sections()) + "\n"
 
 
+DRAWN = {"attacks": draw_attacks, "navigator": draw_attacks, "harm": draw_far}
+"""How each kept run is drawn. The others are drawn as curves."""
+
+
 def main() -> None:
     """Write everything."""
     (HERE / "RESULTS.md").write_text(text(), encoding="utf-8")
     for name in kept():
         if name not in ("ablation", "costs", "pilot"):
-            draw = draw_attacks if name in ("attacks", "navigator") else draw_curves
-            draw(name, HERE / "figures" / f"{name}.png")
+            DRAWN.get(name, draw_curves)(name, HERE / "figures" / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from ccfs.runs.weights import mean_noise
 from ccfs.study.compare import paired_bounds
 
 WEIGHTS, TABLE = records.HERE / "tightness", records.HERE / "tightness.csv"
-ATTACKED = ("attacks", "scores")
+ATTACKED = ("attacks", "scores", "harm")
 ARM, BUDGET, DELTA = "C1/one", 0.1, 0.05
 """The arm that features are fitted to, the budget of the attacks study, and 1 minus the level of every interval."""
 NAMES = (
@@ -315,6 +315,58 @@ def allowed(rate: float, mu: float) -> float:
     return rate - normal.cdf(normal.inv_cdf(rate) - mu)
 
 
+def layouts() -> tuple[NDArray[np.bool_], Array]:
+    """Return which draws of each layout of the strata study failed, [layouts, draws], and the noise of each draw."""
+    protocol, lines = records.stored_protocol("strata"), nominal("strata", ARM)
+    arm = next(arm for arm in protocol.arms if arm.name == ARM)
+    shape = (-1, protocol.trials.per_seed)
+    noise = np.zeros((len(lines), protocol.horizon, 2))
+    for row, line in zip(noise, lines, strict=True):
+        row[: line["steps"]] = noise_of(protocol, arm, line["steps"], line["trial"])
+    failed = ~np.array([line[f"in {protocol.events[0].name}"] for line in lines])
+    return failed.reshape(shape), noise.reshape(*failed.reshape(shape).shape, -1, 2)
+
+
+def allowed_by_layout(failed: NDArray[np.bool_], budget: float) -> tuple[float, float]:
+    """Return two estimates of the greatest average drop if the adversary cannot move rates between layouts.
+
+    The first takes the observed rates, and is too small: the greatest drop is concave in the rate. The second adds
+    half a draw of either outcome to each layout, and is too large where rates are near 0 or 1.
+    """
+    arm = next(arm for arm in records.stored_protocol("strata").arms if arm.name == ARM)
+    counts, draws = failed.sum(axis=1), failed.shape[1]
+    mu = _mu(arm, budget)
+
+    def greatest(rate: float) -> float:
+        return allowed(rate, mu) if 0.0 < rate < 1.0 else 0.0
+
+    plain = [greatest(1.0 - count / draws) for count in counts]
+    padded = [greatest(1.0 - (count + 0.5) / (draws + 1)) for count in counts]
+    return float(np.mean(plain)), float(np.mean(padded))
+
+
+def timed_slope(failed: NDArray[np.bool_], noise: Array, hold: int) -> tuple[float, float, float]:
+    """Return an estimate of the mean over layouts of |g|^2 with a 95% interval: how much a plan over time can gain.
+
+    g_b = E[failed x sum of the noise of piece b / sqrt(hold)] is how fast the failure probability of one layout grows
+    with a shift in that piece. A plan that knows the layout, is fixed before the trial and is constant over pieces of
+    `hold` steps gains at most |g| mu, for small mu. Each pair of draws of a layout gives an unbiased product, with the
+    rate of its other draws taken off. Nothing is fitted.
+    """
+    layouts, draws, steps, width = noise.shape
+    pieces = noise.reshape(layouts, draws, steps // hold, hold, width).sum(axis=3).reshape(layouts, draws, -1)
+    products = pieces @ pieces.transpose(0, 2, 1) / hold
+    total = failed.sum(axis=1)[:, None, None]
+    first, second = failed[:, :, None], failed[:, None, :]
+    others = (total - first - second) / (draws - 2)
+    values = (first - others) * (second - others) * products
+    pairs = values.sum(axis=(1, 2)) - np.trace(values, axis1=1, axis2=2)
+    found = pairs / (draws * (draws - 1))
+    spread = NormalDist().inv_cdf(1.0 - DELTA / 2) * float(found.std(ddof=1)) / math.sqrt(layouts)
+    mean = float(found.mean())
+    return mean, mean - spread, mean + spread
+
+
 def run_lines() -> Iterator[tuple[str, ...]]:
     """Yield the drop of each rule that was run, for each arm and for all arms together."""
     for name in ATTACKED:
@@ -335,7 +387,7 @@ def _run_line(name: str, arms: Sequence[Arm], attack: str, budget: float) -> tup
     most = sum(allowed(rate, _mu(arm, budget)) for rate, arm in zip(rates, arms, strict=True)) / len(arms)
     drop = (sum(before) - sum(after)) / len(before)
     label = arms[0].name if len(arms) == 1 else "all"
-    numbers = (sum(before) / len(before), drop, *paired_bounds(before, after, delta=DELTA), most)
+    numbers = (sum(before) / len(before), drop, *paired_bounds(before, after, delta=DELTA / 2), most)
     return _cells(name, label, attack, budget, len(before), numbers)
 
 
