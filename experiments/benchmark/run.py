@@ -44,7 +44,7 @@ from ccfs.files.parquet import parquet_bytes, read_parquet
 from ccfs.files.toml import read_toml, toml_text
 from ccfs.protocol.errors import explain
 from ccfs.protocol.model import Protocol, parse_protocol
-from ccfs.results.certificate import RunCertificate, claim_record
+from ccfs.results.certificate import RunCertificate
 from ccfs.results.derive import certificate_name
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import event_column, trial_lines
@@ -439,9 +439,10 @@ def refuse_other_certificates(
             "horizon": protocol.horizon, "seed": protocol.seed, "environment": protocol.environment,
             "controller": controller, "resolution": protocol.environment.resolution, "quick_look_of": None,
             "outcomes": Counter(line["outcome"] for line in lines),
-            "claim": claim_record(certificate(protocol, arm, event.name, inside)),
+            "claim": certificate(protocol, arm, event.name, inside),
         }  # fmt: skip
-        if wrong := [name for name, value in expected.items() if getattr(document, name) != value]:
+        found = {name: getattr(document, name) for name in expected} | {"claim": document.trajectory}
+        if wrong := [name for name, value in expected.items() if found[name] != value]:
             raise RefusedError(
                 f"{row.name}: the certificate of {event.name} does not follow from the protocol and the trial lines. "
                 f"It differs in {', '.join(wrong)}."
