@@ -24,6 +24,7 @@ from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import load_protocol
 from ccfs.report.figures import interval
 from ccfs.results.certify import certify
+from ccfs.runs.counting import certificate
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 from ccfs.runs.store import Store
@@ -94,7 +95,11 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
         else:
             declared = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
         assert [line["reset_seed"] for line in nominal] == declared
-        inside = sum(line[f"in {document.event}"] for line in nominal)
+        held = [line[f"in {document.event}"] for line in nominal]
+        inside = sum(held)
+        # All that its numbers depend on: delta, the number of claims, target, bound and noise too.
+        assert document.trajectory == certificate(protocol, arm, document.event, held)
+        assert document.definition in protocol.events
         assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
         if isinstance(document.trajectory, StratifiedCertificate):
             by_seed = np.array([line[f"in {document.event}"] for line in nominal]).reshape(-1, protocol.trials.per_seed)
