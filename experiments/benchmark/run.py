@@ -15,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -455,12 +455,14 @@ def check(row: Row) -> bool:
         raise RefusedError(f"{row.name} must be a kept row, got one that is open. Make it first.")
     refuse_broken(row)
     agent, entry = _loaded(row)
-    store = certify(row, agent, entry.actor.digest, ending=".check")
-    lines = trial_lines(store, store.protocol()).to_pylist()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    # A folder of its own, so that every trial is run here and now, whatever somebody left in runs/benchmark.
+    with tempfile.TemporaryDirectory(prefix=f"{row.name}.check-", dir=RUNS) as folder:
+        ending = Path(folder).name.removeprefix(row.name) + "/run"
+        store = certify(row, agent, entry.actor.digest, ending=ending)
+        lines = trial_lines(store, store.protocol()).to_pylist()
     differing = sum(ours != theirs for ours, theirs in zip(lines, lines_of(row), strict=True))
     print(f"{row.name}: {differing} of {len(lines)} trials differ from the kept ones.")
-    # So that the next check runs them once more.
-    shutil.rmtree(RUNS / f"{row.name}.check", ignore_errors=True)
     return differing == 0
 
 

@@ -199,6 +199,28 @@ def test_benchmark_check_finds_a_trial_that_differs(study, kept, monkeypatch: py
     assert f"1 of {len(lines)} trials differ" in capsys.readouterr().out
 
 
+def test_benchmark_check_uses_no_trials_that_are_there_already(
+    study, kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = next(row for row in kept if row.agent is None)
+    lines = study.run.read_parquet((row.folder / "trajectories.parquet").read_bytes())
+    monkeypatch.setattr(study.run, "RUNS", tmp_path)
+    given = []
+
+    def certify(row, *_, ending):
+        folder = tmp_path / f"{row.name}{ending}"
+        given.append((folder, folder.exists(), folder.parent.is_dir()))
+        return Store(row.folder)
+
+    monkeypatch.setattr(study.run, "certify", certify)
+    monkeypatch.setattr(study.run, "trial_lines", lambda *_: lines)
+    assert study.run.check(row)
+    assert study.run.check(row)
+    assert [(was_there, has_parent) for _, was_there, has_parent in given] == [(False, True)] * 2
+    assert given[0][0] != given[1][0]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_benchmark_check_needs_a_row_that_is_kept(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(study.run, "RESULTS", tmp_path)
     with pytest.raises(study.run.RefusedError, match="must be a kept row"):
