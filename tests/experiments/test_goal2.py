@@ -392,10 +392,14 @@ def test_named_bias_is_certified_for_four_times_what_the_count_gives():
     """The aim that was set before the first trial, from the scores and energies of the 4,096 trials."""
     documents = {document.claim.name: document for document in records.stored_families("families")}
     lines = records.lines("families").to_pylist()
-    assert list(documents) == sorted(spec.name for spec in records.stored_protocol("families").families)
+    protocol = records.stored_protocol("families")
+    assert list(documents) == sorted(spec.name for spec in protocol.families)
     for document in documents.values():
         assert document.claim.successes == sum(line[f"in {document.event}"] for line in lines)
         assert document.claim.trials == len(lines) == 4_096
+        (spec,) = (spec for spec in protocol.families if spec.name == document.claim.name)
+        assert [tuple(pair) for pair in document.claim.box] == [(-most, most) for most in spec.box]
+        assert (document.claim.delta, document.claim.family) == (protocol.claim.delta, protocol.claims)
     documents["bias"].claim.recheck()
     assert documents["bias"].is_certified
     assert documents["bias"].share_of_count <= 1 / 4
