@@ -190,8 +190,14 @@ def test_decimals_on_the_page_of_the_study_are_those_of_the_kept_results():
 def test_no_certified_seed_was_used_for_anything_else():
     assert seeds.overlaps() == []
     assert seeds.stray_development_seeds() == []
+    assert {first for first, _ in seeds.attack_seeds().values()} == {3_000_100_000, 3_000_300_000}
     cohorts = [path for path in FOLDER.glob("*.toml") if load_protocol(path).trials.seeds is not None]
     assert sum(name.startswith("cohort") for name in seeds.spans()) == len(cohorts) > 10
+
+
+def test_attack_network_that_was_trained_on_other_seeds_is_found(monkeypatch):
+    monkeypatch.setattr(seeds, "attack_seeds", lambda: {"critic": (3_000_100_000, 5_500_003)})
+    assert seeds.stray_development_seeds() == [5_500_003]
 
 
 def test_cost_study_is_rederived_from_the_trial_lines():
