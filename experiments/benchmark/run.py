@@ -15,10 +15,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,9 +45,11 @@ from ccfs.files.toml import read_toml, toml_text
 from ccfs.protocol.errors import explain
 from ccfs.protocol.model import Protocol, parse_protocol
 from ccfs.results.certificate import RunCertificate
+from ccfs.results.derive import certificate_name
 from ccfs.results.totals import RunTotals, certify_study, default_limits, run_totals
 from ccfs.results.trial_lines import event_column, trial_lines
 from ccfs.results.verify import verify
+from ccfs.runs.counting import certificate
 from ccfs.runs.store import Store
 
 HERE = Path(__file__).resolve().parent
@@ -191,9 +194,13 @@ def agent_of(row: Row) -> tuple[str, zoo.ZooEntry]:
     folder = row.folder / "agent"
     if row.agent is None and not (folder / "card.json").exists():
         train(row, folder)
+    return _loaded(row)
+
+
+def _loaded(row: Row) -> tuple[str, zoo.ZooEntry]:
     try:
-        entry = zoo.load(row.agent or folder)
-    except ValueError as error:
+        entry = zoo.load(row.agent or row.folder / "agent")
+    except (OSError, ValueError) as error:
         raise RefusedError(f"{row.name}: {error}") from error
     refuse_other_agent(row, entry.card)
     return row.agent or f"experiments/benchmark/results/{row.name}/agent", entry
@@ -201,6 +208,11 @@ def agent_of(row: Row) -> tuple[str, zoo.ZooEntry]:
 
 def refuse_other_agent(row: Row, card: zoo.Card) -> None:
     """Raise unless an agent is, by its card, the one that the row asks for."""
+    if row.algorithm in ALGORITHMS and card.config != _config(row).as_dict():
+        raise RefusedError(
+            f"{row.name}: the card of the agent must have the training settings of this row of rows.toml. For an agent "
+            f"of another trainer or with other settings, choose a name of its own in `algorithms`."
+        )
     # SB3 ends with a whole rollout, so it may train a little longer. Nobody may train less than the row says.
     most = row.steps + row.steps // 10
     if (card.environment, card.seed) != (row.env_id, row.seed) or not row.steps <= card.steps <= most:
@@ -228,17 +240,21 @@ def train(row: Row, target: Path) -> None:
             f"there first (docs/benchmark.md, Add your own), or take one of {', '.join(ALGORITHMS)}, sb3-ppo, "
             f"{stock_omnisafe.PREFIX}..."
         )
-    about = {"environment": row.env_id, "seed": row.seed, "total_steps": row.steps, **row.training}
-    try:
-        config = TrainingConfig.of(row.algorithm, **about)
-    except (TypeError, ValueError) as error:
-        raise RefusedError(f"rows.toml: the training of {row.name} has a wrong setting: {error}") from error
+    config = _config(row)
     make = _bullet_copies if row.environment["make"] == "bullet:make" else None
     run_plan(Plan(configs=(config,), milestones=(row.steps,), folder=RUNS), Console(), make=make)
     state = furthest(config, RUNS / config.name)
     if state is None or state.steps != row.steps:
         raise RefusedError(f"{row.name}: another process is training it. Wait for it or stop it.")
     write_entry(state, target, command=row.command)
+
+
+def _config(row: Row) -> TrainingConfig:
+    about = {"environment": row.env_id, "seed": row.seed, "total_steps": row.steps, **row.training}
+    try:
+        return TrainingConfig.of(row.algorithm, **about)
+    except (TypeError, ValueError) as error:
+        raise RefusedError(f"rows.toml: the training of {row.name} has a wrong setting: {error}") from error
 
 
 def _trained_by_sb3(row: Row, folder: Path) -> zoo.ZooEntry:
@@ -384,22 +400,53 @@ def certificates(row: Row) -> Iterator[RunCertificate]:
 
 
 def refuse_broken(row: Row) -> None:
-    """Raise if a kept row is not whole, or if its certificates and costs do not follow from its trial lines."""
+    """Raise if a kept row is not whole and as declared, or if its numbers do not follow from its trial lines."""
     if broken := broken_seals(row.folder):
         raise RefusedError(
             f"{row.name}: files of a kept row must have their checksums, got others for {', '.join(broken)}. Restore "
             f"them. If the change is meant, delete {row.folder / 'sums'} and make the row again."
         )
-    lines, protocol = lines_of(row), Store(row.folder).protocol()
-    for certificate in certificates(row):
-        counted = sum(line[event_column(certificate.event)] for line in lines)
-        if (certificate.successes, certificate.trials, certificate.protocol) != (counted, len(lines), protocol.hash):
-            raise RefusedError(
-                f"{row.name}: the certificate of {certificate.event} does not follow from the trial lines."
-            )
+    agent, entry = _loaded(row)
+    protocol = parse_protocol(protocol_of(row, agent, entry.actor.digest), where=f"{row.name}.toml")
+    if protocol.hash != Store(row.folder).protocol().hash:
+        raise RefusedError(
+            f"{row.name}: rows.toml and the agent must be as they were when the row was kept, got another protocol."
+        )
+    lines, (arm,) = lines_of(row), protocol.arms
+    planned = [(trial, protocol.streams(arm, trial).reset_seed) for trial in range(protocol.trials.count)]
+    if [(line["trial"], line["reset_seed"]) for line in lines] != planned:
+        raise RefusedError(f"{row.name}: the trial lines must be those of the {len(planned)} planned trials, in order.")
+    refuse_other_certificates(row, protocol, lines, entry.actor.digest)
     totals, path = costs(row, protocol, lines), row.folder / "costs.json"
     if (None if totals is None else totals.to_bytes()) != (path.read_bytes() if path.exists() else None):
         raise RefusedError(f"{row.name}: costs.json does not follow from the trial lines.")
+
+
+def refuse_other_certificates(
+    row: Row, protocol: Protocol, lines: Sequence[Mapping[str, Any]], controller: str
+) -> None:
+    """Raise unless the certificates of a row are those that its protocol and its trial lines give, one per event."""
+    (arm,) = protocol.arms
+    declared = {certificate_name(arm, event) for event in protocol.events}
+    stored = {path.relative_to(row.folder).as_posix() for path in (row.folder / "certificates").rglob("*.json")}
+    if stored - declared:
+        raise RefusedError(f"{row.name}: has certificates of no event of its protocol: {sorted(stored - declared)}.")
+    for event, document in zip(protocol.events, certificates(row), strict=True):
+        inside = [line[event_column(event.name)] for line in lines]
+        # All that a number depends on, and not the count alone: delta, claims, target, bound and noise.
+        expected = {
+            "protocol": protocol.hash, "arm": arm.name, "event": event.name, "definition": event,
+            "horizon": protocol.horizon, "seed": protocol.seed, "environment": protocol.environment,
+            "controller": controller, "resolution": protocol.environment.resolution, "quick_look_of": None,
+            "outcomes": Counter(line["outcome"] for line in lines),
+            "claim": certificate(protocol, arm, event.name, inside),
+        }  # fmt: skip
+        found = {name: getattr(document, name) for name in expected} | {"claim": document.trajectory}
+        if wrong := [name for name, value in expected.items() if found[name] != value]:
+            raise RefusedError(
+                f"{row.name}: the certificate of {event.name} does not follow from the protocol and the trial lines. "
+                f"It differs in {', '.join(wrong)}."
+            )
 
 
 def check(row: Row) -> bool:
@@ -407,16 +454,15 @@ def check(row: Row) -> bool:
     if not is_kept(row):
         raise RefusedError(f"{row.name} must be a kept row, got one that is open. Make it first.")
     refuse_broken(row)
-    agent, entry = agent_of(row)
-    declared = parse_protocol(protocol_of(row, agent, entry.actor.digest), where=f"{row.name}.toml")
-    if declared.hash != Store(row.folder).protocol().hash:
-        raise RefusedError(f"{row.name}: rows.toml must be as it was when the row was kept, got another protocol.")
-    store = certify(row, agent, entry.actor.digest, ending=".check")
-    lines = trial_lines(store, store.protocol()).to_pylist()
+    agent, entry = _loaded(row)
+    RUNS.mkdir(parents=True, exist_ok=True)
+    # A folder of its own, so that every trial is run here and now, whatever somebody left in runs/benchmark.
+    with tempfile.TemporaryDirectory(prefix=f"{row.name}.check-", dir=RUNS) as folder:
+        ending = Path(folder).name.removeprefix(row.name) + "/run"
+        store = certify(row, agent, entry.actor.digest, ending=ending)
+        lines = trial_lines(store, store.protocol()).to_pylist()
     differing = sum(ours != theirs for ours, theirs in zip(lines, lines_of(row), strict=True))
     print(f"{row.name}: {differing} of {len(lines)} trials differ from the kept ones.")
-    # So that the next check runs them once more.
-    shutil.rmtree(RUNS / f"{row.name}.check", ignore_errors=True)
     return differing == 0
 
 

@@ -2,15 +2,16 @@
 
     python experiments/goal2/seeds.py
 
-Reads every protocol of this folder, the cards of the shipped controllers and the stored development records.
+Reads every protocol of this folder, the cards of the shipped controllers and attack networks, and stored development
+records.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
+from ccfs.attacks import learned
 from ccfs.controllers import zoo
 from ccfs.protocol.model import load_protocol
 
@@ -71,17 +72,15 @@ def stray_development_seeds() -> list[int]:
         for pilot in csv.DictReader(file):
             first = int(pilot["first reset seed"])
             used |= set(range(first, first + int(pilot["trials"])))
-    for path in (HERE / "attacks").rglob("*.json"):
-        used |= _seeds_in(json.loads(path.read_text(encoding="utf-8")))
+    for first, last in attack_seeds().values():
+        used |= {first, last}
     return sorted(seed for seed in used if seed not in DEVELOPMENT)
 
 
-def _seeds_in(content: object) -> set[int]:
-    """Return the numbers of every entry `reset_seeds` ([first, last]) in a card."""
-    if isinstance(content, dict):
-        own = set(content.get("reset_seeds", ()))
-        return own.union(*(_seeds_in(value) for value in content.values()))
-    return set()
+def attack_seeds() -> dict[str, tuple[int, int]]:
+    """Return the first and the last reset seed that each attack network was trained on, as its card says."""
+    folder = Path(learned.__file__).parent / "networks"
+    return {name: zoo.load(folder / name).card.training_reset_seeds for name in learned.shipped()}
 
 
 def overlaps() -> list[tuple[str, str]]:

@@ -15,11 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from ccfs.certificates.trajectory import certify_event
 from ccfs.controllers import from_omnisafe, zoo
 from ccfs.files.toml import toml_text
 from ccfs.protocol.model import Protocol, load_protocol
+from ccfs.results.certificate import claim_record
 from ccfs.results.trial_lines import event_column
+from ccfs.runs.build import build_arm
 from ccfs.runs.store import Store
+from ccfs.runs.trial import StopRule, run_trial
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "experiments" / "benchmark"
@@ -57,7 +61,7 @@ def test_benchmark_keeps_only_rows_that_are_declared(study, kept) -> None:
 
 def test_benchmark_rows_are_whole(study, kept) -> None:
     for row in kept:
-        assert study.run.broken_seals(row.folder) == [], row.name
+        study.run.refuse_broken(row)
 
 
 def test_benchmark_seal_notices_a_changed_an_added_and_a_missing_file(study, tmp_path: Path) -> None:
@@ -195,6 +199,28 @@ def test_benchmark_check_finds_a_trial_that_differs(study, kept, monkeypatch: py
     assert f"1 of {len(lines)} trials differ" in capsys.readouterr().out
 
 
+def test_benchmark_check_uses_no_trials_that_are_there_already(
+    study, kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    row = next(row for row in kept if row.agent is None)
+    lines = study.run.read_parquet((row.folder / "trajectories.parquet").read_bytes())
+    monkeypatch.setattr(study.run, "RUNS", tmp_path)
+    given = []
+
+    def certify(row, *_, ending):
+        folder = tmp_path / f"{row.name}{ending}"
+        given.append((folder, folder.exists(), folder.parent.is_dir()))
+        return Store(row.folder)
+
+    monkeypatch.setattr(study.run, "certify", certify)
+    monkeypatch.setattr(study.run, "trial_lines", lambda *_: lines)
+    assert study.run.check(row)
+    assert study.run.check(row)
+    assert [(was_there, has_parent) for _, was_there, has_parent in given] == [(False, True)] * 2
+    assert given[0][0] != given[1][0]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_benchmark_check_needs_a_row_that_is_kept(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(study.run, "RESULTS", tmp_path)
     with pytest.raises(study.run.RefusedError, match="must be a kept row"):
@@ -244,11 +270,128 @@ def test_benchmark_refuses_an_agent_that_the_row_does_not_ask_for(study, copied,
         study.run.agent_of(copied)
 
 
-def test_benchmark_check_says_that_the_declaration_changed(study, copied, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_check_says_that_the_declaration_changed(study, copied) -> None:
     other = replace(copied, settings=copied.settings.model_copy(update={"horizon": 199}))
-    monkeypatch.setattr(study.run, "agent_of", lambda _: ("a", zoo.load(copied.folder / "agent")))
-    with pytest.raises(study.run.RefusedError, match=r"rows.toml must be as it was"):
+    with pytest.raises(study.run.RefusedError, match=r"rows.toml and the agent must be as they were"):
         study.run.check(other)
+
+
+def forge(study, row, *, lines=None, **claim) -> None:
+    """Write certificates and costs anew for other trial lines or another claim, and seal the row."""
+    path = row.folder / "trajectories.parquet"
+    schema = study.run.read_parquet(path.read_bytes()).schema
+    lines = study.run.lines_of(row) if lines is None else lines
+    path.write_bytes(study.run.parquet_bytes(pa.Table.from_pylist(lines, schema=schema)))
+    protocol = Store(row.folder).protocol()
+    (arm,) = protocol.arms
+    for event in protocol.events:
+        found = row.folder / study.run.certificate_name(arm, event)
+        document = study.run.verify(found, None)
+        changed = {"delta": document.delta, "family": document.family, "target": document.target, **claim}
+        inside = [line[event_column(event.name)] for line in lines]
+        proof = certify_event(
+            sum(inside), len(inside), bound=protocol.bound, event=event.name, schedule=arm.schedule.plan, **changed
+        )  # fmt: skip
+        counted = {"planned_trials": len(lines), "outcomes": dict(Counter(line["outcome"] for line in lines))}
+        found.write_text(document.model_copy(update={"claim": claim_record(proof), **counted}).to_json())
+    totals = study.run.costs(row, protocol, lines)
+    if totals is not None:
+        (row.folder / "costs.json").write_bytes(totals.to_bytes())
+    study.run.seal(row.folder)
+
+
+@pytest.mark.parametrize("claim", [{"delta": 0.5}, {"target": 0.1}, {"family": 2}])
+def test_benchmark_refuses_certificates_of_another_claim_than_the_protocol_makes(study, copied, claim) -> None:
+    """Each of them holds by itself, and has the counts of the trial lines and the hash of the protocol."""
+    forge(study, copied)
+    study.run.refuse_broken(copied)
+    forge(study, copied, **claim)
+    with pytest.raises(study.run.RefusedError, match=r"does not follow from the protocol .* differs in claim\."):
+        study.run.check(copied)
+
+
+def test_benchmark_refuses_certificates_of_more_noise_than_the_protocol_has(study, copied) -> None:
+    (found,) = copied.folder.glob("certificates/agent/noise/*.json")
+    document = study.run.verify(found, None)
+    (arm,) = Store(copied.folder).protocol().arms
+    blocks = arm.schedule.model_dump(mode="json")
+    blocks["action"]["sigma"] = 20.0
+    proof = certify_event(
+        document.successes, document.trials, delta=document.delta, family=document.family, target=document.target,
+        schedule=type(arm.schedule).model_validate(blocks).plan, bound=document.trajectory.bound, event=document.event,
+    )  # fmt: skip
+    found.write_text(document.model_copy(update={"claim": claim_record(proof)}).to_json())
+    study.run.seal(copied.folder)
+    with pytest.raises(study.run.RefusedError, match=r"differs in claim\."):
+        study.run.check(copied)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_benchmark_refuses_trials_left_out_or_counted_twice(study, copied, copies) -> None:
+    inside = [line for line in study.run.lines_of(copied) if line["in return-at-least-minus-400"]]
+    forge(study, copied, lines=(copies * inside)[: copied.claim.trials])
+    with pytest.raises(study.run.RefusedError, match="must be those of the 256 planned trials, in order"):
+        study.run.check(copied)
+
+
+@pytest.fixture
+def driven(study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A kept row with two events and an agent of our trainer, in a folder of its own."""
+    row = study.run.rows()["PointGoal1-trpolag-0"]
+    shutil.copytree(row.folder, tmp_path / row.name)
+    monkeypatch.setattr(study.run, "RESULTS", tmp_path)
+    study.run.refuse_broken(row)
+    return row
+
+
+def test_benchmark_refuses_certificates_of_another_event(study, driven) -> None:
+    one, other = sorted(driven.folder.glob("certificates/agent/noise/*.json"))
+    one.write_bytes(other.read_bytes())
+    study.run.seal(driven.folder)
+    with pytest.raises(study.run.RefusedError, match=r"goal-before-cost does not follow .* differs in event"):
+        study.run.check(driven)
+    other.rename(other.with_name("further.json"))
+    study.run.seal(driven.folder)
+    with pytest.raises(study.run.RefusedError, match=r"of no event of its protocol: .*further\.json"):
+        study.run.check(driven)
+
+
+def test_benchmark_refuses_an_agent_that_the_trials_are_not_of(study, driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = HERE / "results" / "PointGoal1-ppolag-0" / "agent"
+    shutil.rmtree(driven.folder / "agent")
+    shutil.copytree(other, driven.folder / "agent")
+    study.run.seal(driven.folder)
+    with pytest.raises(study.run.RefusedError, match="must have the training settings of this row"):
+        study.run.check(driven)
+    # A card that says what the row wants is not enough: the trials are of other weights.
+    config = study.run._config(driven).as_dict()
+    entry = zoo.load(other)
+    shutil.rmtree(driven.folder / "agent")
+    zoo.write(driven.folder / "agent", entry.actor, **study.run._fields(entry.card, config=config))
+    study.run.seal(driven.folder)
+    with pytest.raises(study.run.RefusedError, match="and the agent must be as they were"):
+        study.run.check(driven)
+
+
+def test_benchmark_does_not_train_where_a_kept_agent_is_gone(study, driven) -> None:
+    shutil.rmtree(driven.folder / "agent")
+    study.run.seal(driven.folder)
+    with pytest.raises(study.run.RefusedError, match=r"PointGoal1-trpolag-0: .*agent"):
+        study.run.make(driven)
+
+
+def test_benchmark_events_follow_from_the_first_cost_and_the_first_goal(kept, study) -> None:
+    """A second counting, from other columns of the trial lines."""
+    for row in kept:
+        if row.environment["make"] != "safety-gymnasium":
+            continue
+        for line in study.run.lines_of(row):
+            goal, cost = line["goal_step"], line["first_cost_step"]
+            arrived = goal is not None and (cost is None or cost > goal)
+            assert line["in goal-before-cost"] == arrived
+            assert line["in no-cost-until-goal"] == (arrived or (goal is None and cost is None))
+            assert (line["outcome"], line["steps"]) == ("horizon", row.settings.horizon)
+            assert (line["total_cost"] == 0.0) == (cost is None)
 
 
 def test_benchmark_explains_an_agent_that_it_cannot_train(study, tmp_path: Path) -> None:
@@ -293,6 +436,23 @@ def test_benchmark_environments_keep_arguments_that_are_no_texts(study) -> None:
     other = replace(row, settings=settings)
     assert other.environment["arguments"] == {"g": 9.0, "env_id": "SafetyPointGoal1-v0"}
     assert other.env_id == "SafetyPointGoal1-v0"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_benchmark_trials_are_found_again(study, kept) -> None:
+    """One trial of each Safety-Gymnasium row, by its kept agent. `run.py --check` runs all of them."""
+    for number, row in enumerate(row for row in kept if row.environment["make"] == "safety-gymnasium"):
+        protocol, line = Store(row.folder).protocol(), study.run.lines_of(row)[number]
+        (arm,) = protocol.arms
+        wrapped, controller = build_arm(protocol, arm, None)
+        try:
+            streams = protocol.streams(arm, line["trial"])
+            stop = StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost)
+            found = run_trial(wrapped, controller, horizon=protocol.horizon, stop=stop, streams=streams)[1]
+        finally:
+            wrapped.close()
+        assert all(line[name] == getattr(found, name) for name in ("chain", "steps", "total_cost", "goal_step")), row
 
 
 @pytest.mark.slow

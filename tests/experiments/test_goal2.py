@@ -24,6 +24,7 @@ from ccfs.files.parquet import read_parquet
 from ccfs.protocol.model import load_protocol
 from ccfs.report.figures import interval
 from ccfs.results.certify import certify
+from ccfs.runs.counting import certificate
 from ccfs.runs.executors import serial_engine
 from ccfs.runs.run import run
 from ccfs.runs.store import Store
@@ -94,7 +95,11 @@ def test_kept_certificates_follow_from_the_trial_lines(name):
         else:
             declared = [seed for seed in protocol.trials.seeds for _ in range(protocol.trials.per_seed)]
         assert [line["reset_seed"] for line in nominal] == declared
-        inside = sum(line[f"in {document.event}"] for line in nominal)
+        held = [line[f"in {document.event}"] for line in nominal]
+        inside = sum(held)
+        # All that its numbers depend on: delta, the number of claims, target, bound and noise too.
+        assert document.trajectory == certificate(protocol, arm, document.event, held)
+        assert document.definition in protocol.events
         assert (document.trajectory.successes, document.trajectory.trials) == (inside, len(nominal))
         if isinstance(document.trajectory, StratifiedCertificate):
             by_seed = np.array([line[f"in {document.event}"] for line in nominal]).reshape(-1, protocol.trials.per_seed)
@@ -185,8 +190,14 @@ def test_decimals_on_the_page_of_the_study_are_those_of_the_kept_results():
 def test_no_certified_seed_was_used_for_anything_else():
     assert seeds.overlaps() == []
     assert seeds.stray_development_seeds() == []
+    assert {first for first, _ in seeds.attack_seeds().values()} == {3_000_100_000, 3_000_300_000}
     cohorts = [path for path in FOLDER.glob("*.toml") if load_protocol(path).trials.seeds is not None]
     assert sum(name.startswith("cohort") for name in seeds.spans()) == len(cohorts) > 10
+
+
+def test_attack_network_that_was_trained_on_other_seeds_is_found(monkeypatch):
+    monkeypatch.setattr(seeds, "attack_seeds", lambda: {"critic": (3_000_100_000, 5_500_003)})
+    assert seeds.stray_development_seeds() == [5_500_003]
 
 
 def test_cost_study_is_rederived_from_the_trial_lines():
@@ -387,10 +398,14 @@ def test_named_bias_is_certified_for_four_times_what_the_count_gives():
     """The aim that was set before the first trial, from the scores and energies of the 4,096 trials."""
     documents = {document.claim.name: document for document in records.stored_families("families")}
     lines = records.lines("families").to_pylist()
-    assert list(documents) == sorted(spec.name for spec in records.stored_protocol("families").families)
+    protocol = records.stored_protocol("families")
+    assert list(documents) == sorted(spec.name for spec in protocol.families)
     for document in documents.values():
         assert document.claim.successes == sum(line[f"in {document.event}"] for line in lines)
         assert document.claim.trials == len(lines) == 4_096
+        (spec,) = (spec for spec in protocol.families if spec.name == document.claim.name)
+        assert [tuple(pair) for pair in document.claim.box] == [(-most, most) for most in spec.box]
+        assert (document.claim.delta, document.claim.family) == (protocol.claim.delta, protocol.claims)
     documents["bias"].claim.recheck()
     assert documents["bias"].is_certified
     assert documents["bias"].share_of_count <= 1 / 4
