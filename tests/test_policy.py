@@ -123,6 +123,15 @@ def test_certify_policy_takes_functions_models_and_controllers(policy):
     assert made == ccfs.certify_policy(make(horizon=5, post=0.35), policy, event=event, trials=40, **CLAIM)
 
 
+def test_certificate_of_objects_says_the_numbers_of_its_event():
+    """Without them, "the probability of ReturnAtLeast" is a claim about nobody knows which return."""
+    event = ccfs.AllOf(events=(ccfs.ReturnAtLeast(horizon=5, value=-4.0), ccfs.NoAbstention(horizon=5)))
+    made = ccfs.certify_policy(make(horizon=5), steer, event=event, trials=7, **CLAIM)
+    said = "The probability of AllOf(ReturnAtLeast(horizon=5, value=-4.0), NoAbstention(horizon=5)) is "
+    assert made.sentence.startswith(said)
+    assert RunCertificate.model_validate_json(made.to_json()).sentence == made.sentence
+
+
 def test_certify_policy_draws_fresh_starts_and_noise():
     seen = []
 
@@ -141,7 +150,7 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
     made = ccfs.certify_policy(make(horizon=5), steer, event=ccfs.NoAbstention(horizon=5), trials=7, verifier=never, **CLAIM)  # fmt: skip  # noqa: E501
     assert (made.successes, made.mu) == (0, None)
     assert ccfs.in_words(made) == (
-        "The probability of NoAbstention is not certified to be at least 0.5: its lower bound is 0.0000 "
+        "The probability of NoAbstention(horizon=5) is not certified to be at least 0.5: its lower bound is 0.0000 "
         f"(0 of 7 nominal trials, failure probability {made.delta:g}). "
         "7 of 7 nominal trials failed because no action was accepted."
     )
