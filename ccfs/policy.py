@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import gymnasium
+import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
@@ -26,7 +28,7 @@ from ccfs.runs.build import check_horizon
 from ccfs.runs.counting import impossible
 from ccfs.runs.events import Event
 from ccfs.runs.objects import Claimed, Objects
-from ccfs.runs.preflight import Names, try_step
+from ccfs.runs.preflight import Names, text_of, try_step
 from ccfs.runs.reader import RunReader
 from ccfs.runs.repeats import spread
 from ccfs.runs.run import run_objects
@@ -306,6 +308,7 @@ def _objects(
     from ccfs.controllers.intake import as_controller
 
     success = _event(event)
+    _refuse_other_fallbacks(fallbacks)
     made = _made(env)
     makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
     given = cast("Policy", policy) if makes is None else makes()
@@ -323,6 +326,17 @@ def _objects(
         judge=event,
         name=_name(event),
     )
+
+
+def _refuse_other_fallbacks(fallbacks: object) -> None:
+    """Raise unless these are fallbacks with their names."""
+    entries = fallbacks if isinstance(fallbacks, Sequence) else (fallbacks,)
+    wrong = [entry for entry in entries if not isinstance(entry, FallbackEntry)]
+    if wrong or entries is not fallbacks:
+        raise TypeError(
+            f"`fallbacks` must be a sequence of FallbackEntry, got {(wrong or entries)[0]!r}. "
+            'Give each its name, as in [FallbackEntry(name="brake", fallback=FixedFallback((0.0,)))].'
+        )
 
 
 def _makes_a_policy(policy: object) -> bool:
@@ -390,7 +404,14 @@ class _Event:
         self._function = function
 
     def holds(self, trace: Trace) -> bool:
-        return self._function(trace)
+        verdict = self._function(trace)
+        if not isinstance(verdict, (bool, np.bool_)):
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            raise TypeError(
+                f"`event` must return True or False, got {reprlib.repr(verdict)} ({type(verdict).__name__}) from "
+                f"{name}. Return a comparison of numbers, or `.all()` or `.any()` of an array."
+            )
+        return bool(verdict)
 
 
 def _event(event: Event | Callable[[Trace], bool]) -> Event:
@@ -429,7 +450,12 @@ def _try_one_step(objects: Objects, wrapped: ProposalWrapper, seed: int) -> None
 
     def ask(observation: Vector) -> Vector:
         controller.reset()
-        return controller.center(observation)
+        try:
+            return controller.center(observation)
+        except (TypeError, ValueError):  # an adapter's own words, or a message that names what is wrong
+            raise
+        except Exception as error:
+            raise ValueError(f"`policy` must answer an observation, but it raised {text_of(error)}.") from error
 
     events = {objects.name: objects.event}
     try_step(wrapped, ask, schedules=[wrapped.schedule], root=seed, taken=(), events=events, names=names)

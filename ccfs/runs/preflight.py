@@ -23,7 +23,7 @@ from ccfs.runtime.remade import generators_kept
 from ccfs.runtime.streams import Purpose, Streams
 from ccfs.runtime.wrapper import ProposalWrapper
 
-__all__ = ["Names", "needs_cost", "needs_goal", "preflight", "try_step"]
+__all__ = ["Names", "needs_cost", "needs_goal", "preflight", "text_of", "try_step"]
 
 # These reset seeds belong to the range of training and tuning. A certified seed must not be looked at, so the seeds of
 # the cohort are skipped. There are several, because some environments refuse some seeds, and two of them have 31 bits,
@@ -143,7 +143,7 @@ def try_step(
         wrapped.reset(seed=seed)
         *_, info = wrapped.step(center)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{names.environment} must take a first step, but it raised {_text(error)}.") from error
+        raise ValueError(f"{names.environment} must take a first step, but it raised {text_of(error)}.") from error
     step = wrapped.last_step
     is_missing = step.source is not Source.ABSTAIN and (step.cost is None or np.isnan(step.cost))
     needing = [name for name, event in events.items() if needs_cost(event)]
@@ -177,7 +177,7 @@ def _guarded(controller: Controller, name: str) -> Ask:
             controller.reset()
             return controller.center(observation)
         except (Exception, SystemExit) as error:
-            raise ProtocolError(f"{name} must answer an observation, but it raised {_text(error)}.") from error
+            raise ProtocolError(f"{name} must answer an observation, but it raised {text_of(error)}.") from error
 
     return ask
 
@@ -193,7 +193,7 @@ def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[
                 return seed, observation
             got, cause = f"got {reprlib.repr(observation)}", None
         except (Exception, SystemExit) as error:
-            got, cause = f"but it raised {_text(error)}", error
+            got, cause = f"but it raised {text_of(error)}", error
     raise ValueError(f"{name} must reset to an observation of finite numbers, {got}.") from cause
 
 
@@ -225,7 +225,7 @@ def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequenc
             verifier.reset()
             verifier.observe(observation.copy())
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{name} must take an observation, but it raised {_text(error)}.") from error
+        raise ValueError(f"{name} must take an observation, but it raised {text_of(error)}.") from error
     for block in blocks:
         candidates = _candidates(program, block)
         if program.choices is not None:
@@ -234,7 +234,7 @@ def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequenc
         try:
             flags: object = verifier.accepts(observation.copy(), candidates.copy())
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{name} {accepted}, but it raised {_text(error)}.") from error
+            raise ValueError(f"{name} {accepted}, but it raised {text_of(error)}.") from error
         if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != (len(block),):
             raise TypeError(f"{name} {accepted}, got {_described(flags)} for {len(block)} actions.")
 
@@ -244,7 +244,7 @@ def _candidates(program: CausalProgram, block: Vector) -> Vector:
     try:
         candidates: object = program.candidates(block.copy())
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{accepted} {block.shape}, but it raised {_text(error)}.") from error
+        raise ValueError(f"{accepted} {block.shape}, but it raised {text_of(error)}.") from error
     if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
         raise TypeError(f"{accepted} {block.shape}, got {_described(candidates)}.")
     return candidates
@@ -256,5 +256,6 @@ def _described(value: object) -> str:
     return " ".join(f"{reprlib.repr(value)} ({type(value).__name__})".split())
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Return the class and the message of an exception in one line, without the last full stop."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")
