@@ -20,7 +20,7 @@ import numpy as np
 from ccfs.certificates import checks
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
 from ccfs.certificates.trajectory import Bound, certify_event
-from ccfs.files.terminal import progress_display
+from ccfs.files.terminal import error_text, progress_display
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
 from ccfs.results.verify import verify
@@ -28,7 +28,7 @@ from ccfs.runs.build import check_horizon
 from ccfs.runs.counting import impossible
 from ccfs.runs.events import Event
 from ccfs.runs.objects import Claimed, Objects
-from ccfs.runs.preflight import Names, text_of, try_step
+from ccfs.runs.preflight import Names, try_step
 from ccfs.runs.reader import RunReader
 from ccfs.runs.repeats import spread
 from ccfs.runs.run import run_objects
@@ -404,7 +404,10 @@ class _Event:
         self._function = function
 
     def holds(self, trace: Trace) -> bool:
-        verdict = self._function(trace)
+        try:
+            verdict = self._function(trace)
+        except Exception as error:
+            raise ValueError(f"`event` must answer a trace, but it raised {error_text(error)}.") from error
         if not isinstance(verdict, (bool, np.bool_)):
             name = getattr(self._function, "__name__", type(self._function).__name__)
             raise TypeError(
@@ -455,7 +458,7 @@ def _try_one_step(objects: Objects, wrapped: ProposalWrapper, seed: int) -> None
         except (TypeError, ValueError):  # an adapter's own words, or a message that names what is wrong
             raise
         except Exception as error:
-            raise ValueError(f"`policy` must answer an observation, but it raised {text_of(error)}.") from error
+            raise ValueError(f"`policy` must answer an observation, but it raised {error_text(error)}.") from error
 
     events = {objects.name: objects.event}
     try_step(wrapped, ask, schedules=[wrapped.schedule], root=seed, taken=(), events=events, names=names)

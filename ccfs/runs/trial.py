@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ccfs.attacks.attack import AttackError
 from ccfs.attacks.ledger import EnergyRefusedError
-from ccfs.files.terminal import printable
+from ccfs.files.terminal import error_text, printable
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import (
     CHAIN_BYTES,
@@ -113,12 +113,8 @@ def _log_once(error: BaseException, trial: int) -> None:
     if (path, number) in _logged:
         return
     _logged.add((path, number))
-    try:
-        said = f"{type(error).__name__}: {error}"
-    except Exception:  # a class of exceptions that cannot be shown
-        said = type(error).__name__
-    place = f"{Path(path).name}, line {number}"
-    _log.warning("Trial %d crashed, which counts as a failure: %s (%s).", trial, printable(said), printable(place))
+    place = printable(f"{Path(path).name}, line {number}")
+    _log.warning("Trial %d crashed, which counts as a failure: %s (%s).", trial, error_text(error), place)
 
 
 def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: bool) -> Outcome | None:
