@@ -37,7 +37,7 @@ from ccfs.runs.trace import Trace
 from ccfs.runtime.components import AcceptAll
 from ccfs.runtime.flat import flattened
 from ccfs.runtime.interfaces import Vector, Verifier
-from ccfs.runtime.program import CausalProgram, FallbackEntry
+from ccfs.runtime.program import CausalProgram, FallbackEntry, fallback_entries
 from ccfs.runtime.remade import remaker
 from ccfs.runtime.wrapper import ProposalWrapper
 
@@ -308,7 +308,7 @@ def _objects(
     from ccfs.controllers.intake import as_controller
 
     success = _event(event)
-    _refuse_other_fallbacks(fallbacks)
+    entries = fallback_entries(fallbacks)
     made = _made(env)
     makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
     given = cast("Policy", policy) if makes is None else makes()
@@ -321,22 +321,11 @@ def _objects(
         remake=None if makes is None else lambda: as_controller(makes(), env=made),
         source=controller if isinstance(given, (str, os.PathLike)) else given,
         verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
-        fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
+        fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in entries),
         event=success,
         judge=event,
         name=_name(event),
     )
-
-
-def _refuse_other_fallbacks(fallbacks: object) -> None:
-    """Raise unless these are fallbacks with their names."""
-    entries = fallbacks if isinstance(fallbacks, Sequence) else (fallbacks,)
-    wrong = [entry for entry in entries if not isinstance(entry, FallbackEntry)]
-    if wrong or entries is not fallbacks:
-        raise TypeError(
-            f"`fallbacks` must be a sequence of FallbackEntry, got {(wrong or entries)[0]!r}. "
-            'Give each its name, as in [FallbackEntry(name="brake", fallback=FixedFallback((0.0,)))].'
-        )
 
 
 def _makes_a_policy(policy: object) -> bool:

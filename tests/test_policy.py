@@ -197,8 +197,8 @@ def test_certify_policy_counts_abstention_as_it_is_seen():
             r"`event` must return True or False, got None \(NoneType\) from <lam",
         ),
         ({"event": lambda trace: trace.reward >= 0.0}, TypeError, r"`event` must .* got array.* `.all\(\)`"),
-        ({"fallbacks": ccfs.FixedFallback((0.0,))}, TypeError, "`fallbacks` must .* got FixedFallback.* Give each its"),
-        ({"fallbacks": [ccfs.FixedFallback((0.0,))]}, TypeError, "`fallbacks` must .* got FixedFallback.* Give each"),
+        ({"fallbacks": ccfs.FixedFallback((0.0,))}, TypeError, "`fallbacks` must .* got FixedFallback.* Give a list"),
+        ({"fallbacks": [ccfs.FixedFallback((0.0,))]}, TypeError, "`fallbacks` must .* got FixedFallback.* Give a list"),
     ],
 )
 def test_certify_policy_refuses_before_counting(changed, error, words):
