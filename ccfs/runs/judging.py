@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from ccfs.files.imports import loading
-from ccfs.files.terminal import error_text
 from ccfs.protocol.model import EventSpec, Protocol
 from ccfs.runs.batches import Batch, Verdicts, batch_files, built
 from ccfs.runs.build import build_event, event_references
@@ -20,7 +19,7 @@ from ccfs.runs.store import PremiseError, RunError
 from ccfs.runs.trace import Trace, traces
 from ccfs.runs.trial import TrialRecorder
 
-__all__ = ["answers", "is_ours", "leaf", "made_events", "refuse_changed", "run_hashed"]
+__all__ = ["answers", "leaf", "made_events", "refuse_changed", "run_hashed"]
 
 _TOGETHER = 4096  # steps
 _MORE = 3
@@ -80,15 +79,15 @@ def answers(where: object, name: str, event: Event, traces: Sequence[Trace]) -> 
         event: the event.
         traces: the traces to judge.
     """
-    found = [_answer(where, name, event, trace) for trace in traces]
-    if is_ours(event):
+    found = [holds(event, trace) for trace in traces]
+    if _is_ours(event):
         return found
     before = generators_now() | own_generators({name: event})
     places = list(range(len(traces)))
     for _ in range(_MORE):
         places.reverse()
         for i in places:
-            if _answer(where, name, event, traces[i]) is not found[i]:
+            if holds(event, traces[i]) is not found[i]:
                 raise _not_the_trace(where, name, f"gave two answers about trial {traces[i].trial}")
     now = generators_now() | own_generators({name: event})
     for generator, state in before.items():
@@ -97,21 +96,9 @@ def answers(where: object, name: str, event: Event, traces: Sequence[Trace]) -> 
     return found
 
 
-def _answer(where: object, name: str, event: Event, trace: Trace) -> bool:
-    try:
-        return holds(event, trace)
-    except (Exception, SystemExit) as error:
-        raise RunError(
-            f"{where}: the event {name!r} must answer every trace, but about trial {trace.trial} it raised "
-            f"{error_text(error)}. Nothing is counted. Counts are bound to the code of the event: mend it and run into "
-            "a new folder."
-        ) from error
-
-
-def is_ours(event: Event) -> bool:
-    """Return whether an event is shipped, and so is each of its parts."""
+def _is_ours(event: Event) -> bool:
     if isinstance(event, AllOf):
-        return all(map(is_ours, event.events))
+        return all(map(_is_ours, event.events))
     return type(event).__module__.startswith("ccfs.runs.")
 
 

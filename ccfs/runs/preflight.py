@@ -13,9 +13,8 @@ import numpy as np
 from ccfs.certificates.schedule import Schedule
 from ccfs.files.terminal import error_text
 from ccfs.protocol.model import Arm, Protocol, ProtocolError
-from ccfs.runs.build import build_arm, build_controller, build_event
+from ccfs.runs.build import build_arm, build_controller, build_event, event_references
 from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal, holds
-from ccfs.runs.judging import is_ours
 from ccfs.runs.provenance import refuse_other_events
 from ccfs.runs.trace import traces
 from ccfs.runs.trial import StopRule, run_trial
@@ -173,7 +172,7 @@ def _try_events(
 
     So a mistake that shows after the trials cannot be mended for them.
     """
-    if all(map(is_ours, events.values())):
+    if not event_references(protocol):
         return
     seed, _ = _reset(wrapped, taken, f"`environment` {protocol.environment.make}")
     recorder, row = run_trial(
