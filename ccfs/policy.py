@@ -394,7 +394,7 @@ class _Event:
 
     def holds(self, trace: Trace) -> bool:
         try:
-            verdict = self._function(trace)
+            verdict: object = self._function(trace)
         except Exception as error:
             raise ValueError(f"`event` must answer a trace, but it raised {error_text(error)}.") from error
         if not isinstance(verdict, (bool, np.bool_)):

@@ -247,7 +247,7 @@ def test_tuning_file_refuses(tmp_path, old, new, message):
 
 def test_tuning_of_a_law_refuses_pilot_seeds_and_says_to_leave_them_out(tmp_path):
     content = TEXT.replace("cohort = { first = 0, count = 300 }", "initial_law = 300")
-    with pytest.raises(ProtocolError, match="`tune.seeds` must be left out, because the initial law draws them"):
+    with pytest.raises(ProtocolError, match=r"`tune\.seeds` must be left out, because the initial law draws them"):
         load_tuning(written(tmp_path, content.replace('"cohort"', '"clopper-pearson"')))
 
 
