@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,11 +15,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import gymnasium
+import numpy as np
 
 from ccfs.certificates import checks
 from ccfs.certificates.schedule import ProposalSchedule, Schedule, as_schedule
 from ccfs.certificates.trajectory import Bound, certify_event
-from ccfs.files.terminal import progress_display
+from ccfs.files.terminal import error_text, progress_display
 from ccfs.results.certificate import RunCertificate
 from ccfs.results.certify import certify
 from ccfs.results.verify import verify
@@ -35,7 +37,7 @@ from ccfs.runs.trace import Trace
 from ccfs.runtime.components import AcceptAll
 from ccfs.runtime.flat import flattened
 from ccfs.runtime.interfaces import Vector, Verifier
-from ccfs.runtime.program import CausalProgram, FallbackEntry
+from ccfs.runtime.program import CausalProgram, FallbackEntry, fallback_entries
 from ccfs.runtime.remade import remaker
 from ccfs.runtime.wrapper import ProposalWrapper
 
@@ -306,6 +308,7 @@ def _objects(
     from ccfs.controllers.intake import as_controller
 
     success = _event(event)
+    entries = fallback_entries(fallbacks)
     made = _made(env)
     makes = cast("Callable[[], Policy] | None", policy if _makes_a_policy(policy) else None)
     given = cast("Policy", policy) if makes is None else makes()
@@ -318,7 +321,7 @@ def _objects(
         remake=None if makes is None else lambda: as_controller(makes(), env=made),
         source=controller if isinstance(given, (str, os.PathLike)) else given,
         verifier=AcceptAll() if verifier is None else verifier,  # an empty container of rules is a verifier too
-        fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in fallbacks),
+        fallbacks=tuple(replace(entry, name=_written(entry.name)) for entry in entries),
         event=success,
         judge=event,
         name=_name(event),
@@ -390,7 +393,17 @@ class _Event:
         self._function = function
 
     def holds(self, trace: Trace) -> bool:
-        return self._function(trace)
+        try:
+            verdict: object = self._function(trace)
+        except Exception as error:
+            raise ValueError(f"`event` must answer a trace, but it raised {error_text(error)}.") from error
+        if not isinstance(verdict, (bool, np.bool_)):
+            name = getattr(self._function, "__name__", type(self._function).__name__)
+            raise TypeError(
+                f"`event` must return True or False, got {reprlib.repr(verdict)} ({type(verdict).__name__}) from "
+                f"{name}. Return a comparison of numbers, or `.all()` or `.any()` of an array."
+            )
+        return bool(verdict)
 
 
 def _event(event: Event | Callable[[Trace], bool]) -> Event:
@@ -429,7 +442,12 @@ def _try_one_step(objects: Objects, wrapped: ProposalWrapper, seed: int) -> None
 
     def ask(observation: Vector) -> Vector:
         controller.reset()
-        return controller.center(observation)
+        try:
+            return controller.center(observation)
+        except (TypeError, ValueError):  # an adapter's own words, or a message that names what is wrong
+            raise
+        except Exception as error:
+            raise ValueError(f"`policy` must answer an observation, but it raised {error_text(error)}.") from error
 
     events = {objects.name: objects.event}
     try_step(wrapped, ask, schedules=[wrapped.schedule], root=seed, taken=(), events=events, names=names)

@@ -69,7 +69,7 @@ def probability(name: str, value: object) -> float:
     """Return `value` as a float in [0, 1]."""
     number = real(name, value)
     if not 0.0 <= number <= 1.0:
-        raise ValueError(f"`{name}` must be a probability in [0, 1], got {number}.")
+        raise ValueError(f"`{name}` must be a probability in [0, 1], got {number}.{_as_share(number)}")
     return number
 
 
@@ -77,8 +77,13 @@ def open_unit(name: str, value: object) -> float:
     """Return `value` as a float in (0, 1)."""
     number = real(name, value)
     if not 0.0 < number < 1.0:
-        raise ValueError(f"`{name}` must be in (0, 1), got {number}.")
+        raise ValueError(f"`{name}` must be in (0, 1), got {number}.{_as_share(number)}")
     return number
+
+
+def _as_share(number: float) -> str:
+    """Return what to write for a number that is meant in percent, empty if it cannot be."""
+    return f" Write {number / 100.0:g} for {number:g}%." if 2.0 <= number < 100.0 else ""
 
 
 def delta(value: object) -> float:

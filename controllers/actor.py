@@ -140,6 +140,10 @@ class NumpyActor:
     def __hash__(self) -> int:
         return hash(self._digest)
 
+    def __repr__(self) -> str:
+        widths = "-".join(str(width) for width in (self.observation_size, *(len(bias) for bias in self.biases)))
+        return f"<NumpyActor {widths} {self.activation}, digest {self.digest[:16]}>"
+
     @property
     def observation_size(self) -> int:
         """Length of the observation."""

@@ -6,6 +6,8 @@ import math
 import os
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from ccfs.cli.signals import stop_code
-from ccfs.files.terminal import echo, echo_error, printable, progress_display, without_markup
+from ccfs.files.terminal import echo, echo_error, error_text, printable, progress_display, without_markup
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -100,7 +102,8 @@ def exit_unless(holds: bool) -> None:
 def readable_errors() -> Iterator[None]:
     """Show an error that a user can mend as a message without a traceback, and end with exit code 2.
 
-    Other errors pass through: they are bugs, and their traceback is needed to find them.
+    Of any kind is what code of the user's own raises. Other errors pass through: they are bugs of ours, and their
+    traceback is needed to find them.
     """
     try:
         yield
@@ -116,9 +119,24 @@ def readable_errors() -> Iterator[None]:
     except MemoryError:
         fail("There is not enough memory for what was asked. Nothing was changed.", BAD_INPUT)
     except Exception as error:
-        if not isinstance(error, _mendable()):
+        if isinstance(error, _mendable()):
+            fail(_sentence(error), BAD_INPUT)
+        place = _place_in_own_code(error)
+        if place is None:
             raise
-        fail(_sentence(error), BAD_INPUT)
+        fail(f"{place}: raised {error_text(error)}. This is code of your own: mend it.", BAD_INPUT)
+
+
+def _place_in_own_code(error: BaseException) -> str | None:
+    """Return the file and line of the user's own code that raised, or None if it was ours."""
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        path = frame.f_code.co_filename
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "ccfs":
+            return None
+        if os.path.isfile(path) and not path.startswith(libraries):
+            return f"{path}, line {line}"
+    return None
 
 
 def _sentence(error: Exception) -> object:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
 
-__all__ = ["echo", "echo_error", "printable", "progress_display", "seconds_left", "without_markup"]
+__all__ = ["echo", "echo_error", "error_text", "printable", "progress_display", "seconds_left", "without_markup"]
 
 # Controls (C0, C1, escape, newline), formats (bidirectional overrides, zero width), surrogates, line and paragraph
 # separators, private characters and code points that nobody has assigned.
@@ -27,6 +27,19 @@ def echo(*lines: object, err: bool = False) -> None:
 def echo_error(error: object) -> None:
     """Print an error on stderr, as one line unless it has several `lines` of its own."""
     echo(*getattr(error, "lines", (error,)), err=True)
+
+
+def error_text(error: BaseException) -> str:
+    r"""Return the class and the message of an exception in one line, without the last full stop.
+
+    >>> print(error_text(ValueError("no\nnumber.")))
+    ValueError: no number
+    """
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # an exception of somebody else's code that cannot be shown
+        said = type(error).__name__
+    return printable(" ".join(said.split()).removesuffix("."))
 
 
 def printable(text: object) -> str:

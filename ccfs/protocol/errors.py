@@ -41,13 +41,14 @@ def _line(path: Path, fault: Mapping[str, typing.Any], model: type[BaseModel]) -
     if fault["type"] == "extra_forbidden":
         accepted = ", ".join(sorted(_fields_at(model, path[:-1])))
         return f"unknown key `{key}`, got {fault['input']!r}. Accepted here: {accepted}."
+    meaning = _meaning(model, path)
     if fault["type"] == "missing":
-        return f"key `{key}` is missing. It must be given, because there is no default."
+        return f"key `{key}` is missing. It must be given, because there is no default.{meaning}"
     if fault["type"] == "value_error":
         place = f"`{key}`: " if key else ""
         return f"{place}{str(fault['ctx']['error']).rstrip('.')}."
     message = fault["msg"][:1].lower() + fault["msg"][1:]
-    return f"`{key}`: {message}, got {fault['input']!r}."
+    return f"`{key}`: {message}, got {fault['input']!r}.{meaning}"
 
 
 def _path(location: tuple[int | str, ...]) -> Path:
@@ -61,6 +62,21 @@ def _is_variant(part: str) -> bool:
 
 def _fields_at(model: type[BaseModel], path: Path) -> set[str]:
     """Return the keys that the table at `path` accepts."""
+    return {name for found in _tables_at(model, path) for name in found.model_fields}
+
+
+def _meaning(model: type[BaseModel], path: Path) -> str:
+    """Return the first sentence of what docs/protocol.md says about a key, empty if it says nothing."""
+    name = path[-1] if path else 0
+    for table in _tables_at(model, path[:-1]):
+        if isinstance(name, str) and name in table.model_fields:
+            description = table.model_fields[name].description or ""
+            return f" What it is: {description.partition('. ')[0].removesuffix('.')}." if description else ""
+    return ""
+
+
+def _tables_at(model: type[BaseModel], path: Path) -> set[type[BaseModel]]:
+    """Return the models of the table at `path`. There are several if it may have one of several forms."""
     models = {model}
     for part in path:
         if isinstance(part, str):
@@ -70,7 +86,7 @@ def _fields_at(model: type[BaseModel], path: Path) -> set[str]:
                 if part in outer.model_fields
                 for inner in _models_in(outer.model_fields[part].annotation)
             }
-    return {name for found in models for name in found.model_fields}
+    return models
 
 
 def _models_in(annotation: object) -> Iterator[type[BaseModel]]:

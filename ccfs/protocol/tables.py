@@ -603,8 +603,14 @@ class StrataSpec(Part):
 class ClaimSpec(Part):
     """The statistical claim: what is to be certified, and how counts become a lower bound."""
 
-    delta: float = Field(gt=0.0, lt=1.0, description="Failure probability of all claims of the family together.")
-    target: float = Field(gt=0.0, lt=1.0, description="The probability that the event must keep under shift.")
+    delta: float = Field(
+        gt=0.0,
+        lt=0.5,
+        description="Failure probability of all claims of the family together: 0.001 for 99.9% confidence.",
+    )
+    target: float = Field(
+        gt=0.0, lt=1.0, description="The probability that the event must keep under shift, such as 0.95 for 95%."
+    )
     bound: Literal["hoeffding", "cohort", "clopper-pearson", "anytime", "stratified"] = Field(
         description="How counts become a lower bound on the nominal probability. The stratified bound goes with "
         "`trials.draws`, for a cohort and for an initial law."

@@ -529,8 +529,7 @@ def _sentence(certificate: Certificate | RunCertificate) -> str:
         what += f"{certificate.arm}: P({certificate.event} within {steps} steps)"
     else:
         proof = certificate.trajectory if isinstance(certificate, RunCertificate) else certificate
-        # A lambda has no name of its own: `certify_policy` calls it "event".
-        what = f"The probability of {'the event' if proof.event in ('', 'event') else proof.event}"
+        what = f"The probability of {_named(certificate)}"
     together = f" for all {proof.family} claims together" if proof.family > 1 else ""
     chance, target = f"failure probability {exact_text(proof.delta)}{together}", exact_text(proof.target)
     if isinstance(proof, StratifiedCertificate):
@@ -542,6 +541,21 @@ def _sentence(certificate: Certificate | RunCertificate) -> str:
     if proof.budget is None:
         return f"{what} is not certified to be at least {target}: its lower bound is {lower} ({counted})."
     return f"{what} is at least {lower} without shift, and stays at least {target} under {_covered(proof)} ({counted})."
+
+
+def _named(certificate: Certificate | RunCertificate) -> str:
+    """Return what an event without a protocol file is called, a shipped one with its numbers."""
+    if isinstance(certificate, RunCertificate) and certificate.definition.event != IN_MEMORY:
+        return _made_as(certificate.definition)
+    # A lambda has no name of its own: `certify_policy` calls it "event".
+    return "the event" if certificate.event in ("", "event") else certificate.event
+
+
+def _made_as(event: EventSpec) -> str:
+    """Return how a shipped event is made in Python."""
+    name = "".join(word.capitalize() for word in event.event.split("-"))
+    numbers = (f"{key}={value!r}" for key, value in sorted(event.arguments.items()))
+    return f"{name}({', '.join((*numbers, *map(_made_as, event.events)))})"
 
 
 _ON_AVERAGE = ", on average over the cohort's fixed reset seeds,"

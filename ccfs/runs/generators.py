@@ -60,7 +60,8 @@ def refuse_drawn_numbers(trials: Iterable[Callable[[], object]]) -> None:
     if names:
         raise PremiseError(
             f"trials draw random numbers from {' and '.join(names)}, which their reset seed does not set. So they do "
-            "not repeat. Draw from the environment's `np_random` only. Nothing is certified"
+            "not repeat. A policy must be deterministic: let it return the mean action, or the scores, and no sample. "
+            "An environment must draw from its `np_random` only. Nothing is certified."
         )
 
 

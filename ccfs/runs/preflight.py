@@ -11,10 +11,13 @@ from typing import cast
 import numpy as np
 
 from ccfs.certificates.schedule import Schedule
+from ccfs.files.terminal import error_text
 from ccfs.protocol.model import Arm, Protocol, ProtocolError
-from ccfs.runs.build import build_arm, build_controller, build_event
-from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal
+from ccfs.runs.build import build_arm, build_controller, build_event, event_references
+from ccfs.runs.events import AllOf, CostAtMost, Event, GoalBeforeCost, NoCostUntilGoal, holds
 from ccfs.runs.provenance import refuse_other_events
+from ccfs.runs.trace import traces
+from ccfs.runs.trial import StopRule, run_trial
 from ccfs.runs.weights import disturbance
 from ccfs.runtime.history import Source
 from ccfs.runtime.interfaces import Controller, Observer, Vector
@@ -83,6 +86,7 @@ def preflight(protocol: Protocol, *, where: str) -> None:
                     events=events,
                     names=names,
                 )
+            _try_events(protocol, wrapped, controller, taken=taken, events=events)
         finally:
             wrapped.close()
     except (ProtocolError, TypeError, ValueError) as error:
@@ -143,7 +147,7 @@ def try_step(
         wrapped.reset(seed=seed)
         *_, info = wrapped.step(center)
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{names.environment} must take a first step, but it raised {_text(error)}.") from error
+        raise ValueError(f"{names.environment} must take a first step, but it raised {error_text(error)}.") from error
     step = wrapped.last_step
     is_missing = step.source is not Source.ABSTAIN and (step.cost is None or np.isnan(step.cost))
     needing = [name for name, event in events.items() if needs_cost(event)]
@@ -153,6 +157,39 @@ def try_step(
             f"{names.environment} must report a cost at every step, because the event {needing[0]!r} needs it, but the "
             f"first step had no {names.cost!r} in `info`, got the keys {keys}. {names.advice}"
         )
+
+
+@generators_kept()
+def _try_events(
+    protocol: Protocol,
+    wrapped: ProposalWrapper,
+    controller: Controller,
+    *,
+    taken: Container[int],
+    events: Mapping[str, Event],
+) -> None:
+    """Run one trial, and ask the events of the user's own about it. Counts are bound to their code.
+
+    So a mistake that shows after the trials cannot be mended for them.
+    """
+    if not event_references(protocol):
+        return
+    seed, _ = _reset(wrapped, taken, f"`environment` {protocol.environment.make}")
+    recorder, row = run_trial(
+        wrapped,
+        controller,
+        horizon=protocol.horizon,
+        stop=StopRule(goal=protocol.stop.goal, cost=protocol.stop.cost),
+        streams=Streams(protocol=_SCOPE, root=protocol.seed, arm="", trial=0, reset_seed=seed),
+    )
+    (trace,) = traces([row], recorder.table)
+    for place, (spec, event) in enumerate(zip(protocol.events, events.values(), strict=True)):
+        try:
+            holds(event, trace)
+        except (Exception, SystemExit) as error:
+            raise ProtocolError(
+                f"`events.{place}` {spec.event} must answer a trace, but it raised {error_text(error)}."
+            ) from error
 
 
 def needs_cost(event: Event) -> bool:
@@ -177,7 +214,7 @@ def _guarded(controller: Controller, name: str) -> Ask:
             controller.reset()
             return controller.center(observation)
         except (Exception, SystemExit) as error:
-            raise ProtocolError(f"{name} must answer an observation, but it raised {_text(error)}.") from error
+            raise ProtocolError(f"{name} must answer an observation, but it raised {error_text(error)}.") from error
 
     return ask
 
@@ -193,7 +230,7 @@ def _reset(wrapped: ProposalWrapper, taken: Container[int], name: str) -> tuple[
                 return seed, observation
             got, cause = f"got {reprlib.repr(observation)}", None
         except (Exception, SystemExit) as error:
-            got, cause = f"but it raised {_text(error)}", error
+            got, cause = f"but it raised {error_text(error)}", error
     raise ValueError(f"{name} must reset to an observation of finite numbers, {got}.") from cause
 
 
@@ -225,7 +262,7 @@ def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequenc
             verifier.reset()
             verifier.observe(observation.copy())
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{name} must take an observation, but it raised {_text(error)}.") from error
+        raise ValueError(f"{name} must take an observation, but it raised {error_text(error)}.") from error
     for block in blocks:
         candidates = _candidates(program, block)
         if program.choices is not None:
@@ -234,7 +271,7 @@ def _check_verifier(program: CausalProgram, observation: Vector, blocks: Sequenc
         try:
             flags: object = verifier.accepts(observation.copy(), candidates.copy())
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{name} {accepted}, but it raised {_text(error)}.") from error
+            raise ValueError(f"{name} {accepted}, but it raised {error_text(error)}.") from error
         if type(flags) is not np.ndarray or flags.dtype != np.bool_ or flags.shape != (len(block),):
             raise TypeError(f"{name} {accepted}, got {_described(flags)} for {len(block)} actions.")
 
@@ -244,7 +281,7 @@ def _candidates(program: CausalProgram, block: Vector) -> Vector:
     try:
         candidates: object = program.candidates(block.copy())
     except (Exception, SystemExit) as error:
-        raise ValueError(f"{accepted} {block.shape}, but it raised {_text(error)}.") from error
+        raise ValueError(f"{accepted} {block.shape}, but it raised {error_text(error)}.") from error
     if type(candidates) is not np.ndarray or candidates.shape != block.shape or candidates.dtype != np.float64:
         raise TypeError(f"{accepted} {block.shape}, got {_described(candidates)}.")
     return candidates
@@ -254,7 +291,3 @@ def _described(value: object) -> str:
     if isinstance(value, np.ndarray) and value.size > 4:
         return f"an array of dtype {value.dtype} and shape {value.shape}"
     return " ".join(f"{reprlib.repr(value)} ({type(value).__name__})".split())
-
-
-def _text(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(".")

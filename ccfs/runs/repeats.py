@@ -23,7 +23,8 @@ __all__ = ["MUST", "difference", "refuse_other_repeats", "repeated", "repeats", 
 _FEWEST, _MOST = 16, 64
 
 _WHO = {
-    "center": "The controller answered differently.",
+    "center": "The controller answered differently. A policy must be deterministic: let it return the mean action, or "
+    "the scores, and no sample.",
     "source": "The verifier or a fallback answered differently.",
     "index": "The verifier or a fallback answered differently.",
     "action": "The verifier or a fallback answered differently.",

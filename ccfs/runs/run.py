@@ -109,7 +109,10 @@ def run_objects(objects: Objects, claim: Claimed, root: Path, *, advance: Advanc
     store = Store(root)
     store.refuse_foreign()
     if store.is_run:
-        raise RunError(f"{root}: must be a new folder, but holds a run. Objects in memory cannot resume one.")
+        raise RunError(
+            f"{root}: must be a new folder, but holds a run. Objects in memory cannot resume one: name "
+            "another folder, or delete this one."
+        )
     with store.locked():
         _claim(store, protocol, lambda: objects.record(protocol))
         generators: list[dict[str, object]] = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -12,6 +15,7 @@ import pyarrow as pa
 
 from ccfs.attacks.attack import AttackError
 from ccfs.attacks.ledger import EnergyRefusedError
+from ccfs.files.terminal import error_text, printable
 from ccfs.runs.outcomes import Outcome
 from ccfs.runs.record import (
     CHAIN_BYTES,
@@ -53,8 +57,8 @@ def run_trial(
     """Run one trial and return its steps and its trajectory line.
 
     If the environment, the controller or the reset of a part raises or exits, the outcome is CRASHED. Such a trial is
-    a failure of every event that was not decided before. A refused or broken shift is an error of the experiment. It
-    is raised and counts as no trial.
+    a failure of every event that was not decided before. Its line keeps the class of the exception, and the message
+    is logged. A refused or broken shift is an error of the experiment. It is raised and counts as no trial.
 
     Args:
         env: the wrapped environment.
@@ -93,8 +97,24 @@ def run_trial(
     except (AttackError, EnergyRefusedError):
         raise
     except (Exception, SystemExit) as error:
+        _log_once(error, streams.trial)
         return recorder, recorder.finish(Outcome.CRASHED, type(error).__name__, pending=env.pending_shift)
     raise AssertionError("the last step of the horizon always has an outcome")
+
+
+_log = logging.getLogger(__name__)
+_logged: set[tuple[str, int]] = set()
+
+
+def _log_once(error: BaseException, trial: int) -> None:
+    """Log what a trial raised. A process logs each line of code that raises only once: a million trials may crash."""
+    (*_, (frame, number)) = traceback.walk_tb(error.__traceback__)
+    path = frame.f_code.co_filename
+    if (path, number) in _logged:
+        return
+    _logged.add((path, number))
+    place = printable(f"{Path(path).name}, line {number}")
+    _log.warning("Trial %d crashed, which counts as a failure: %s (%s).", trial, error_text(error), place)
 
 
 def _outcome(step: PublicStep, observation: Vector, stop: StopRule, *, is_last: bool) -> Outcome | None:

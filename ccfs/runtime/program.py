@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeVar, cast
@@ -16,7 +16,7 @@ from ccfs.certificates.schedule import Stage
 from ccfs.runtime.components import BoxVerifier, FixedFallback
 from ccfs.runtime.interfaces import Fallback, Flags, Vector, Verifier
 
-__all__ = ["CandidateMap", "CausalProgram", "Choices", "FallbackEntry"]
+__all__ = ["CandidateMap", "CausalProgram", "Choices", "FallbackEntry", "fallback_entries"]
 
 CandidateMap = Callable[[Vector], Vector]
 ActType = TypeVar("ActType")
@@ -40,6 +40,18 @@ class FallbackEntry:
             raise TypeError(f"`fallback` must have `action(observation, center)`, got {self.fallback!r}.")
         if not isinstance(self.unverified, bool):
             raise TypeError(f"`unverified` must be True or False, got {self.unverified!r}.")
+
+
+def fallback_entries(fallbacks: Iterable[FallbackEntry]) -> tuple[FallbackEntry, ...]:
+    """Return fallbacks as a tuple. Refuse one without its name."""
+    entries = tuple(fallbacks) if isinstance(fallbacks, Iterable) else (fallbacks,)
+    wrong = [entry for entry in entries if not isinstance(entry, FallbackEntry)]
+    if wrong or not isinstance(fallbacks, Iterable):
+        raise TypeError(
+            f"`fallbacks` must hold FallbackEntry values, got {(wrong or entries)[0]!r}. "
+            'Give a list with names, as in [FallbackEntry(name="brake", fallback=FixedFallback((0.0,)))].'
+        )
+    return entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +176,7 @@ class CausalProgram:
             raise ValueError(f"`low` must be below `high` in every coordinate, got {self.low} and {self.high}.")
         if not isinstance(self.verifier, Verifier):
             raise TypeError(f"`verifier` must have `accepts(observation, actions)`, got {self.verifier!r}.")
-        object.__setattr__(self, "fallbacks", tuple(self.fallbacks))
-        if not all(isinstance(entry, FallbackEntry) for entry in self.fallbacks):
-            raise TypeError("`fallbacks` must hold FallbackEntry(name=..., fallback=...) values.")
+        object.__setattr__(self, "fallbacks", fallback_entries(self.fallbacks))
         self._refuse_other_dimensions()
         for part in (self.verifier, *(entry.fallback for entry in self.fallbacks)):
             methods = [name for name in ("observe", "reset") if callable(getattr(part, name, None))]
@@ -214,7 +224,7 @@ class CausalProgram:
             low=low,
             high=high,
             verifier=verifier,
-            fallbacks=tuple(fallbacks),
+            fallbacks=fallback_entries(fallbacks),
             clip_center=clip_center,
             candidate_map=candidate_map,
             dtype=dtype,

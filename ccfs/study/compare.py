@@ -258,6 +258,8 @@ def _pairs(sides: Sequence[_Side], against: str | None) -> tuple[list[tuple[_Sid
             pairs.append((first, second))
         else:
             notes.append(f"{first.name} and {second.name}, {first.event.name}: not compared, because {why}.")
+    if not (pairs or notes):
+        notes.append(f"nothing to compare: no event is counted for two arms. The arms are: {', '.join(arms)}.")
     return pairs, tuple(dict.fromkeys(notes))
 
 

@@ -323,7 +323,11 @@ def _refuse_mismatch(made: TuningFile) -> None:
         )
     is_cohort = base.trials.seeds is not None
     if is_cohort != (spec.seeds is not None):
-        must = "must be given, because the protocol has a cohort" if is_cohort else "is for a protocol with a cohort"
+        must = (
+            "must be given, because the protocol has a cohort"
+            if is_cohort
+            else "must be left out, because the initial law draws them"
+        )
         raise ProtocolError(f"{where}: `tune.seeds` {must}.")
     if spec.seeds is not None:
         needed = spec.trials * (2 ** _rounds(len(made.combinations()), spec.keep) - 1)

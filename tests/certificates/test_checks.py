@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -61,6 +62,14 @@ def test_delta_is_an_open_probability_and_says_what_it_means() -> None:
     for value in (0.0, 1.0, 1.5, math.inf):
         with pytest.raises(ValueError, match="It is the failure probability"):
             checks.delta(value)
+
+
+@pytest.mark.parametrize("check", [checks.probability, checks.open_unit])
+def test_probability_in_percent_is_refused_with_the_number_to_write(check: Callable[[str, float], float]) -> None:
+    with pytest.raises(ValueError, match=r"got 95\.0\. Write 0\.95 for 95%\.$"):
+        check("target", 95)
+    with pytest.raises(ValueError, match=r"got 1\.5\.$"):
+        check("target", 1.5)
 
 
 @pytest.mark.parametrize("value", [True, np.True_, 3.0, "3", None, np.array([3]), Fraction(3)])

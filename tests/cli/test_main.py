@@ -83,12 +83,18 @@ def test_every_command_shows_errors_as_the_same_one_line(monkeypatch, command, e
     assert (result.exit_code, result.stdout, result.stderr.strip()) == (code, "", shown)
 
 
-def test_a_bug_keeps_its_traceback(monkeypatch):
-    def wrong(*lines):
-        raise KeyError("a bug")
-
-    monkeypatch.setattr("ccfs.cli.main.echo", wrong)
-    assert isinstance(CliRunner().invoke(app, ["schema"]).exception, KeyError)
+@pytest.mark.parametrize(
+    ("module", "code", "shown"),
+    [("ccfs.own", 1, ""), ("own", 2, "own.py, line 2: raised KeyError: 'rewards'. This is code of your own: mend it.")],
+)
+def test_a_bug_keeps_its_traceback_unless_it_is_in_code_of_the_users_own(monkeypatch, tmp_path, module, code, shown):
+    path, names = tmp_path / "own.py", {"__name__": module}
+    path.write_text("def wrong(*lines):\n    return {}['rewards']\n")
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    monkeypatch.setattr("ccfs.cli.main.echo", names["wrong"])
+    result = CliRunner().invoke(app, ["schema"])
+    assert (result.exit_code, isinstance(result.exception, KeyError)) == (code, code == 1)
+    assert result.stderr.strip().endswith(shown)
 
 
 @pytest.mark.slow

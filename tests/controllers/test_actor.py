@@ -40,6 +40,11 @@ def test_actor_is_a_controller() -> None:
     assert isinstance(actor(), Controller)
 
 
+def test_actor_shows_itself_in_one_line_without_its_weights() -> None:
+    made = actor()
+    assert repr(made) == f"<NumpyActor 3-5-4-2 tanh, digest {made.digest[:16]}>"
+
+
 def test_actor_equals_a_hand_computation() -> None:
     # clip((2 - 0.5) / 2) = 0.75; tanh(2 * 0.75 - 1) = tanh(0.5); 3 tanh(0.5) + 0.25.
     made = NumpyActor(

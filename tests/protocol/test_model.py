@@ -38,7 +38,18 @@ def refused(folder, message, trials=10, **replaced):
         ("seed = 7", "", r"key `seed` is missing"),
         ("seed = 7", 'seed = "7"', r"`seed`: input should be a valid integer, got '7'"),
         ("seed = 7", "seed = -7", r"`seed`: input should be greater than or equal to 0, got -7"),
-        ("delta = 0.05", "delta = 1.5", r"`claim\.delta`: input should be less than 1, got 1\.5"),
+        ("seed = 7", "", r"is missing\..* What it is: Root of all random streams\.$"),
+        # Whoever writes a confidence here would get a claim that is nearly always wrong.
+        (
+            "delta = 0.05",
+            "delta = 0.95",
+            r"`claim\.delta`: .* less than 0\.5, got 0\.95\. What it is: .* 0\.001 for",
+        ),
+        (
+            "target = 0.5",
+            "target = 95",
+            r"`claim\.target`: .* less than 1, got 95\. What it is: .*, such as 0\.95 for",
+        ),
         ("delta = 0.05", "delta = nan", r"`claim\.delta`: .*finite"),
         ("target = 0.5", "target = true", r"`claim\.target`: input should be a valid number, got True"),
         ("sigma = 0.2 }", "sigma = -0.2 }", r"`schedules\.0\.action\.sigma`: .* be greater than 0, got -0\.2"),

@@ -120,6 +120,10 @@ ACCEPTED = r"must return a NumPy array of dtype bool and shape \(n,\) for n acti
             "`environment` toys:Line must take a first step, but it raised RuntimeError: the simulation diverged",
         ),
         (
+            {"event": "faulty:Misspelt"},
+            r"`events.0` faulty:Misspelt must answer a trace, but it raised AttributeError: .* 'rewards'\.$",
+        ),
+        (
             {"env": "faulty:Seeded", "environment": "arguments = { above = -1 }"},
             "must reset to an observation of finite numbers, but it raised AssertionError: too great",
         ),

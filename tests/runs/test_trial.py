@@ -102,6 +102,35 @@ def test_trial_crashing_controller_is_a_crash_with_the_kind_of_error():
     assert (trace.outcome, trace.cost.shape, trace.source) == (Outcome.CRASHED, (0,), ())
 
 
+def test_trial_that_crashes_says_once_what_was_raised_and_where(caplog):
+    """A trial keeps the class alone, so the message would be lost, and with it why nothing is certified."""
+
+    class Broken(Push):
+        def center(self, observation):
+            raise KeyError("weights\x1b[2K")
+
+    for _ in range(3):
+        trial(controller=Broken())
+    (line,) = caplog.messages
+    assert line.startswith("Trial 0 crashed, which counts as a failure: KeyError: ")
+    assert "weights" in line
+    assert "\x1b" not in line
+    assert "(test_trial.py, line " in line
+
+
+def test_trial_that_crashes_with_an_error_that_cannot_be_shown_is_a_crash():
+    class ShyError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    class Broken(Push):
+        def center(self, observation):
+            raise ShyError
+
+    _, row = trial(controller=Broken())
+    assert (row.outcome, row.error) == ("crashed", "ShyError")
+
+
 def test_trial_broken_shift_rule_is_not_counted_but_raised():
     with pytest.raises(AttackError):
         trial(attack=Attack(rule=ScriptedShift(shifts=((0.0, 0.0, 0.0),)), limit=1.0, schedule=FOUR))

@@ -99,6 +99,15 @@ def test_compare_against_one_arm_shares_delta_among_fewer_bounds(runs):
 
 
 @pytest.mark.slow
+def test_compare_of_one_arm_says_that_there_is_nothing_to_compare(tmp_path):
+    four = '[[schedules]]\nname = "four"\naction = { count = 4, sigma = 0.2, multiplier = 1.05 }\n'
+    (tmp_path / "one.toml").write_text(study(x=(four, "")))
+    assert call("run", tmp_path / "one.toml", "-o", tmp_path / "one", "--workers", 1).exit_code in (0, 1)
+    shown = call("compare", tmp_path / "one", "--delta", 0.01).output
+    assert "note: nothing to compare: no event is counted for two arms. The arms are: steer/one." in shown
+
+
+@pytest.mark.slow
 def test_compare_refuses_what_is_not_the_same_and_says_why(runs, tmp_path):
     kinds = {
         "law": study(

@@ -245,6 +245,12 @@ def test_tuning_file_refuses(tmp_path, old, new, message):
     assert message in str(caught.value)
 
 
+def test_tuning_of_a_law_refuses_pilot_seeds_and_says_to_leave_them_out(tmp_path):
+    content = TEXT.replace("cohort = { first = 0, count = 300 }", "initial_law = 300")
+    with pytest.raises(ProtocolError, match=r"`tune\.seeds` must be left out, because the initial law draws them"):
+        load_tuning(written(tmp_path, content.replace('"cohort"', '"clopper-pearson"')))
+
+
 def test_example_of_the_page_is_read(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs/studies.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)

@@ -150,6 +150,13 @@ class Counting:
         return self.asked <= self.most
 
 
+class Misspelt:
+    """An event that asks for what a trace does not have."""
+
+    def holds(self, trace):
+        return bool(trace.rewards.sum() > 0.0)
+
+
 class Episodes(Line):
     """An environment with a memory: from episode `after` on, something else happens at step `at`."""
 
