@@ -14,7 +14,7 @@ from ccfs.files.reading import read_text
 __all__ = ["ALGORITHMS", "export", "write_entry"]
 
 ALGORITHMS = {
-    "cpo": "Constrained Policy Optimization (settings and update of OmniSafe 0.5.0 CPO)",
+    "cpo": "Constrained Policy Optimization (settings of OmniSafe 0.5.0 CPO, step of the paper)",
     "ppolag": "PPO-Lagrangian (settings and update of OmniSafe 0.5.0 PPOLag)",
     "ppo-penalty": "PPO with a fixed price of cost (settings and update of OmniSafe 0.5.0 PPOLag, multiplier held)",
     "trpolag": "TRPO-Lagrangian (settings and update of OmniSafe 0.5.0 TRPOLag)",
