@@ -2,12 +2,12 @@
 
     python experiments/goal2/lookahead.py   # lookahead.csv, about an hour of one core; goes on where it stopped
 
-Hardly any attacker knows so much, but the certificate covers it: its shifts depend on the past alone. It has a copy of
-the world in the state of the trial. Near an obstacle it rolls out futures with fresh noise, without shift and with each
-of eight shifts that are held for 25 steps. It takes the one after which most futures meet a cost, if enough do. One
-such shift spends the whole budget. Each trial has the reset seed and the noise of a nominal trial of the study harm, so
-the two are compared as a pair. The settings were tried by hand on development seeds from 3,000,904,000 on, 24 of them
-with a budget of 5 (19 safe without shift, 13 with) and of 3 (19 and 16).
+No attacker on the spot could know so much, but the certificate covers it: its shifts depend on the past alone. It has a
+copy of the world in the state of the trial. Near an obstacle it rolls out futures with fresh noise, without shift and
+with each of eight shifts that are held for 25 steps. It takes the one after which most futures meet a cost, if enough
+do. One such shift spends the whole budget. Each trial has the reset seed and the noise of a nominal trial of the study
+harm, so the two are compared as a pair. The settings were tried by hand on development seeds from 3,000,904,000 on, 24
+of them with a budget of 5 (19 safe without shift, 13 with) and of 3 (19 and 16).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 import records
+import tightness
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
@@ -305,7 +306,7 @@ def disturbances() -> Iterator[str]:
         yield cells(*names, lower, alone)
 
 
-def tightness() -> Iterator[str]:
+def shares() -> Iterator[str]:
     """Yield how much each adversary took away, with a 95% interval, and the share of what the theorem allows."""
     yield cells("results", "arm", "adversary", "B", "trials", "nominal", "drop", "95% interval", "allowed", "share, %")
     yield cells(*["---"] * 10)
@@ -315,6 +316,25 @@ def tightness() -> Iterator[str]:
         share = f"{100 * drop / allowed:.0f} ({100 * low / allowed:.0f} to {100 * high / allowed:.0f})"
         numbers = (f"{float(row['nominal']):.3f}", f"{drop:.3f}", f"{low:.3f} to {high:.3f}", f"{allowed:.3f}")
         yield cells(*names, *numbers, share)
+
+
+def plans() -> Iterator[str]:
+    """Yield how fast the failure probability can grow under plans that know the layout, and under every adversary."""
+    failed, noise = tightness.layouts()
+    normal = NormalDist()
+    most = normal.pdf(normal.inv_cdf(float(failed.mean())))
+    plain, padded = tightness.allowed_by_layout(failed, 0.1)
+    draws = f"{failed.shape[1]} draws at each of {len(failed)} layouts"
+    yield f"Agent C1, {draws}. The theorem allows a slope of {most:.4f}."
+    yield f"At B = 0.1 it allows {plain:.3f} to {padded:.3f} if rates cannot be moved between layouts.\n"
+    yield cells(
+        "shift held for, steps", "squared slope", "95% interval", "slope at most", "share of the allowed, at most"
+    )
+    yield cells(*["---"] * 5)
+    for hold in tightness.HOLDS:
+        square, low, high = tightness.timed_slope(failed, noise, hold)
+        slope = math.sqrt(high)
+        yield cells(hold, f"{square:.4f}", f"{low:.4f} to {high:.4f}", f"{slope:.3f}", f"{100 * slope / most:.0f}%")
 
 
 def sigma() -> Iterator[str]:
@@ -359,7 +379,8 @@ WRITERS = {
 EXTRA = {
     "Observation error seen by the controller only": observation,
     "Named disturbances of every arm, from traces that were there": disturbances,
-    "How much of the allowed drop adversaries realise": tightness,
+    "How much of the allowed drop adversaries realise": shares,
+    "What a plan over time can gain that knows the layout": plans,
     "The pilot of the larger scale of noise": sigma,
 }
 """What is shown from files beside the kept runs."""
@@ -454,14 +475,18 @@ def draw_far(name: str, path: Path) -> None:
     (row,) = claim_rows(name, event)
     sizes = [0.01 * 10 ** (i / 40) for i in range(137)]
     axes.plot(sizes, [row.certificate.lower_at(size) for size in sizes], color=PALETTE[0])
-    shown = {f"critic, {label}": [] for label in ("from the start", "evenly", "evenly, wider")}
-    for attack, label in zip(protocol.attacks, (0, 0, 0, 1, 1, 2), strict=True):
-        list(shown.values())[label].append((attack.budget or 0.0, row.shifted[attack.name]))
+    shown = {
+        "simulates futures": [(size, sum(after), len(after)) for size, (_, after) in tightness.simulated().items()]
+    }
+    labels = {"early": "critic, at once", "even": "critic, evenly", "wide": "critic, evenly and wider"}
+    for attack in protocol.attacks:
+        points = shown.setdefault(labels[attack.name.split("-")[0]], [])
+        points.append((attack.budget or 0.0, row.shifted[attack.name], row.trials))
     low, high = interval(row.successes, row.trials, Bound.COHORT, delta=0.05)
     axes.axhspan(low, high, color=figures.GREY, alpha=0.25, lw=0, label="without shift")
     for i, ((label, points), color) in enumerate(zip(shown.items(), PALETTE[1:], strict=False)):
-        for budget, hits in points:
-            add_rate(axes, budget * 1.05 ** (i - 1), hits, row.trials, color)
+        for budget, hits, trials in points:
+            add_rate(axes, budget * 1.06 ** (i - 1), int(hits), trials, color)
         axes.plot([], [], "o", ms=4, color=color, label=label)
     axes.axhline(protocol.claim.target, ls=":", color=figures.INK, lw=0.8)
     axes.set(xlabel="shift budget B", ylabel=f"P({event})", xscale="log", xlim=(sizes[0], 30.0), ylim=(-0.02, 1.01))

@@ -70,6 +70,8 @@ LIDAR_NAMES = (
 KEPT = {"families": "families", "strata": "strata", "lidar": "strata", "toward": "strata"}
 """Which results the trials of each file of weights are from."""
 TOWARD = "toward the nearest obstacle"
+HOLDS = (500, 100, 20, 5, 1)
+"""For how many steps the plans of `timed_slope` hold a shift."""
 POPULATION, GENERATIONS, PARENTS = 24, 16, 6
 HEADS = ("results", "arm", "adversary", "budget", "trials", "nominal", "drop", "lower", "upper", "allowed")
 
@@ -380,8 +382,35 @@ def run_lines() -> Iterator[tuple[str, ...]]:
 
 
 def _run_line(name: str, arms: Sequence[Arm], attack: str, budget: float) -> tuple[str, ...]:
+    return _paired_line(name, arms, attack, budget, [outcomes(name, arm.name, attack) for arm in arms])
+
+
+def simulated() -> dict[float, tuple[list[float], list[float]]]:
+    """Return the pairs of the adversary that simulates futures: in the event without shift, and with it, by budget."""
+    with (records.HERE / "lookahead.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    event = records.stored_protocol("harm").events[0].name
+    held = {line["trial"]: float(bool(line[f"in {event}"])) for line in nominal("harm", ARM)}
+    found: dict[float, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        before, after = found.setdefault(float(row["budget"]), ([], []))
+        before.append(held[int(row["trial"])])
+        # No cost until the goal: the goal came without a cost, or neither came within the horizon.
+        after.append(float(row["outcome"] in ("goal", "horizon")))
+    return found
+
+
+def simulated_lines() -> Iterator[tuple[str, ...]]:
+    """Yield the drop under the adversary that simulates futures, at each budget."""
+    arms = records.stored_protocol("harm").arms
+    for budget, pairs in simulated().items():
+        yield _paired_line("lookahead", arms, "simulates futures", budget, [pairs])
+
+
+def _paired_line(
+    name: str, arms: Sequence[Arm], attack: str, budget: float, pairs: Sequence[tuple[list[float], list[float]]]
+) -> tuple[str, ...]:
     """Return the line of a rule, with an interval from pairs of the same seed and noise."""
-    pairs = [outcomes(name, arm.name, attack) for arm in arms]
     before, after = ([value for pair in pairs for value in pair[i]] for i in (0, 1))
     rates = [sum(nominal) / len(nominal) for nominal, _ in pairs]
     most = sum(allowed(rate, _mu(arm, budget)) for rate, arm in zip(rates, arms, strict=True)) / len(arms)
@@ -438,7 +467,7 @@ def main(arguments: list[str]) -> None:
         look(Path(arguments[1]))
     elif arguments == ["table"]:
         with TABLE.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([HEADS, *run_lines(), *fitted_lines()])
+            csv.writer(file, lineterminator="\n").writerows([HEADS, *run_lines(), *simulated_lines(), *fitted_lines()])
     else:
         raise SystemExit(__doc__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from stored_studies import EXPERIMENTS
 
+from ccfs.attacks.ledger import energy_limit
 from ccfs.certificates.bounds import Bound
 from ccfs.certificates.schedule import Stage
 from ccfs.certificates.stratified import StratifiedCertificate
@@ -294,7 +296,12 @@ def test_named_disturbances_are_certified_again_from_kept_weights_and_trial_line
 def test_shares_of_the_allowed_drop_are_rederived_from_kept_lines_and_weights():
     with tightness.TABLE.open(newline="", encoding="utf-8") as file:
         rows = [tuple(row) for row in csv.reader(file)]
-    assert rows == [tightness.HEADS, *tightness.run_lines(), *tightness.fitted_lines()]
+    assert rows == [
+        tightness.HEADS,
+        *tightness.run_lines(),
+        *tightness.simulated_lines(),
+        *tightness.fitted_lines(),
+    ]
     for name, study in {"families": "families", "strata": "strata", "lidar": "strata", "toward": "strata"}.items():
         table = read_parquet((tightness.WEIGHTS / f"{name}.parquet").read_bytes())
         lines = {line["trial"]: line["in no-cost-until-goal"] for line in tightness.nominal(study, tightness.ARM)}
@@ -303,6 +310,42 @@ def test_shares_of_the_allowed_drop_are_rederived_from_kept_lines_and_weights():
         drop, low, high, allowed = map(float, row[6:])
         assert low <= drop <= high
         assert high < allowed  # nobody comes near the bound
+
+
+def test_the_adversary_that_simulates_futures_keeps_its_budget_and_gives_its_kept_trials_again():
+    lookahead = importlib.import_module("lookahead")
+    lines = lookahead.kept()
+    assert [(float(line[0]), int(line[1])) for line in lines] == [
+        (budget, trial) for budget in lookahead.BUDGETS for trial in range(lookahead.PAIRS)
+    ]
+    seeds = {line["trial"]: line["reset_seed"] for line in tightness.nominal("harm", tightness.ARM)}
+    (block,) = records.stored_protocol("harm").arms[0].schedule.plan.blocks(Stage.ACTION)
+    for budget, trial, seed, outcome, _, energy, _ in lines:
+        assert seeds[int(trial)] == int(seed)
+        assert outcome in ("goal", "horizon", "cost")
+        assert 0.0 <= float(energy) <= energy_limit(float(budget), block)
+    for budget in lookahead.BUDGETS:
+        short = next(line for line in lines if float(line[0]) == budget and float(line[5]) > 0.0 and int(line[4]) < 80)
+        assert lookahead.Attacker(budget).run(int(short[1])) == short
+
+
+def test_slope_of_plans_over_time_is_that_of_a_known_law():
+    """Failed if the noise of the first piece, with weight 0.6, and other noise are above 1. So |g|^2 = (0.6 phi(1))^2.
+
+    A false alarm: below 1 in 10,000, if the interval were exact.
+    """
+    rng = np.random.default_rng(20261119)
+    noise = rng.standard_normal((4000, 6, 8, 2))
+    first = noise[:, :, :4, 0].sum(axis=2) / 2.0
+    failed = 0.6 * first + 0.8 * rng.standard_normal(first.shape) > 1.0
+    truth = (0.6 * math.exp(-0.5) / math.sqrt(2.0 * math.pi)) ** 2
+    found, _, high = tightness.timed_slope(failed, noise, 4)
+    assert abs(found - truth) < 2.0 * (high - found) < 0.4 * truth
+    # Half of the piece has half of the squared slope in each part, so the sum stays. Twice the piece halves it.
+    assert abs(tightness.timed_slope(failed, noise, 2)[0] - truth) < 0.3 * truth
+    assert abs(tightness.timed_slope(failed, noise, 8)[0] - truth / 2) < 0.2 * truth
+    found, _, high = tightness.timed_slope(rng.permuted(failed, axis=1), noise, 4)
+    assert abs(found) < 2.0 * (high - found) < 0.4 * truth
 
 
 def test_the_one_late_trial_of_the_ladder_runs_out_of_time_on_its_way_around():
