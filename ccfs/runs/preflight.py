@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import cast
@@ -11,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from ccfs.certificates.schedule import Schedule
+from ccfs.files.imports import loading
 from ccfs.files.terminal import error_text
 from ccfs.protocol.model import Arm, Protocol, ProtocolError
 from ccfs.runs.build import build_arm, build_controller, build_event, event_references
@@ -183,13 +185,17 @@ def _try_events(
         streams=Streams(protocol=_SCOPE, root=protocol.seed, arm="", trial=0, reset_seed=seed),
     )
     (trace,) = traces([row], recorder.table)
-    for place, (spec, event) in enumerate(zip(protocol.events, events.values(), strict=True)):
-        try:
-            holds(event, trace)
-        except (Exception, SystemExit) as error:
-            raise ProtocolError(
-                f"`events.{place}` {spec.event} must answer a trace, but it raised {error_text(error)}."
-            ) from error
+    with ExitStack() as watched:
+        # What an event loads while it answers belongs to it. Unseen here, it would never be bound to the counts.
+        for reference in event_references(protocol):
+            watched.enter_context(loading(reference))
+        for place, (spec, event) in enumerate(zip(protocol.events, events.values(), strict=True)):
+            try:
+                holds(event, trace)
+            except (Exception, SystemExit) as error:
+                raise ProtocolError(
+                    f"`events.{place}` {spec.event} must answer a trace, but it raised {error_text(error)}."
+                ) from error
 
 
 def needs_cost(event: Event) -> bool:

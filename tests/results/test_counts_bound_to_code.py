@@ -439,11 +439,11 @@ early = import_module("ear" + "ly").LIMIT
 
 
 class Quiet:
-    def __init__(self, late=""):
-        self.late = late
+    def __init__(self, late="", since=0):
+        self.late, self.since = late, since
 
     def holds(self, trace):
-        late = import_module(self.late).LIMIT if self.late else 0.0
+        late = import_module(self.late).LIMIT if self.late and trace.trial >= self.since else 0.0
         return bool((trace.cost <= beside.LIMIT + early + late).all())
 """
 
@@ -495,8 +495,28 @@ def test_helper_that_only_the_loaded_event_shows_is_bound_to_it(hidden, name, co
         path.write_text("LIMIT = 0.0\n")
 
 
-def test_helper_that_an_event_loads_unseen_while_it_counts_is_refused(hidden, tmp_path):
+def test_helper_that_an_event_loads_when_it_is_first_asked_is_bound_to_it(hidden, tmp_path):
     change = (PLAIN[0], 'event = "hidden_event:Quiet"\narguments = { late = "late" }')
+    (tmp_path / "p.toml").write_text(text(trials=8, event=change))
+    begin = ("run", str(tmp_path / "p.toml"), "-o", str(tmp_path / "run"), "--workers", "1")
+    audit = ("audit", str(tmp_path / "run"), "--replay", "1", "--trust")
+    for command in (begin, begin, ("certify", str(tmp_path / "run"), "--trust"), audit):
+        done = in_a_fresh_process(hidden, *command)
+        assert done.returncode in (0, 1), done.stderr
+    assert "late.py" in json.loads((tmp_path / "run" / "provenance.json").read_text())["events"]["safe"]
+    path = hidden / "library" / "late.py"
+    path.write_text("LIMIT = 9.0\n")
+    try:
+        for command in (begin, ("certify", str(tmp_path / "run"), "--trust")):
+            done = in_a_fresh_process(hidden, *command)
+            assert (done.returncode, f"{path} was changed since." in done.stderr) == (2, True), done.stderr
+        assert in_a_fresh_process(hidden, *audit).returncode == 3
+    finally:
+        path.write_text("LIMIT = 0.0\n")
+
+
+def test_helper_that_an_event_loads_unseen_while_it_counts_is_refused(hidden, tmp_path):
+    change = (PLAIN[0], 'event = "hidden_event:Quiet"\narguments = { late = "late", since = 1 }')
     (tmp_path / "p.toml").write_text(text(trials=8, event=change))
     done = in_a_fresh_process(hidden, "run", str(tmp_path / "p.toml"), "-o", str(tmp_path / "run"), "--workers", "1")
     assert done.returncode == 2
