@@ -1,4 +1,4 @@
-"""Take one step before the first trial, so that a part that cannot work is named at once and not in every trial."""
+"""Try every part before the first trial, so that one that cannot work is named at once and not in every trial."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class Names:
 
 def preflight(protocol: Protocol, *, where: str) -> None:
     """Build the protocol's parts, take one step with each controller, and refuse with one line what cannot work.
+
+    If an event is the user's own, one whole trial runs too, and the events are asked about it.
 
     The trials do not depend on it. Its parts are its own, its random streams have the key of no protocol, its reset
     seed is not in the cohort, and the global generators are restored. An initial law may draw the same reset seed, with

@@ -18,6 +18,7 @@ import io
 import math
 import multiprocessing
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,4 +223,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:]:
+        raise SystemExit(__doc__)
     main()
